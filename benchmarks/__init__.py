@@ -1,0 +1,1 @@
+"""The benchmark: what to run, running it, keeping records, tables."""

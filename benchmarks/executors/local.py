@@ -1,0 +1,149 @@
+"""Jobs on this machine: a fresh process each, one thread each, so many at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Literal
+
+from benchmarks.grid import Job
+from benchmarks.job import Settings, failed_record, run_job
+from benchmarks.store import Store
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+# glibc gives large freed blocks back to the system at once; a training step takes and frees the same ones over and over
+_KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "MALLOC_TOP_PAD_": "67108864",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a job: it started, went on (with a text and a share), finished or failed (with the error)."""
+
+    job: Job
+    kind: Literal["started", "progress", "finished", "failed"]
+    text: str = ""
+    share: float = 0.0
+
+
+@dataclass
+class _Running:
+    job: Job
+    process: BaseProcess
+    connection: Connection
+    outcome: str | None = None  # "" when finished, else the error
+
+
+def run_local(
+    jobs: Sequence[Job], store: Store, settings: Settings, workers: int, tell: Callable[[Event], None]
+) -> None:
+    """Run ``jobs``, at most ``workers`` at a time; a job that fails or dies is recorded and the rest go on.
+
+    On an exception here (Ctrl-C above all) the workers are ended before it goes on.
+    """
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    waiting, running = list(jobs), list[_Running]()
+    with _environment({**_ONE_THREAD, **_KEEP_MEMORY}):
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", "benchmarks.job"])  # imports once what every worker needs
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    running.append(_start(context, waiting.pop(0), store, settings))
+                    tell(Event(running[-1].job, "started"))
+                wait([*(one.connection for one in running), *(one.process.sentinel for one in running)], timeout=1.0)
+                for one in list(running):
+                    for event in _drain(one):
+                        tell(event)
+                    if not one.process.is_alive():
+                        for event in _drain(one):
+                            tell(event)
+                        running.remove(one)
+                        tell(_ended(one, store, settings))
+        finally:
+            for one in running:
+                one.process.kill()
+                one.process.join()
+
+
+def _start(context: multiprocessing.context.BaseContext, job: Job, store: Store, settings: Settings) -> _Running:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, job, store, settings), daemon=True)  # type: ignore[attr-defined]
+    process.start()
+    theirs.close()
+    return _Running(job, process, ours)
+
+
+def _drain(one: _Running) -> Iterator[Event]:
+    try:
+        while one.connection.poll():
+            kind, text, share = one.connection.recv()
+            if kind == "progress":
+                yield Event(one.job, "progress", text, share)
+            else:
+                one.outcome = text
+    except (EOFError, OSError):
+        return
+
+
+def _ended(one: _Running, store: Store, settings: Settings) -> Event:
+    one.process.join()
+    one.connection.close()
+    error = one.outcome
+    if error == "":
+        return Event(one.job, "finished")
+    if error is None:
+        code = one.process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        error = f"the worker process died ({how}) without an exception"
+    for cell in one.job.cells:
+        record = store.read(cell)
+        if record is None or record["status"] == "failed":
+            store.write(cell, failed_record(cell, error, settings.device if settings.device == "cpu" else "unknown"))
+    return Event(one.job, "failed", error)
+
+
+def _work(connection: Connection, job: Job, store: Store, settings: Settings) -> None:
+    """A worker's life. It ends with its driver: the driver's end of the pipe closes when that dies."""
+    import torch
+
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        try:
+            connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        run_job(job, store, settings, lambda text, share: connection.send(("progress", text, share)))
+        connection.send(("done", "", 1.0))
+    except Exception:
+        connection.send(("failed", traceback.format_exc(), 0.0))
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """``values`` in the environment that workers start with, back to what it was afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

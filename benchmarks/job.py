@@ -1,0 +1,314 @@
+"""Running one job: train a backbone and its students on one data set, and record each cell when it is done."""
+
+from __future__ import annotations
+
+import logging
+import math
+import platform
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from benchmarks.grid import Cell, Job, backbones
+from benchmarks.store import Record, Store
+from cst_lightning.feedback import PotentialOutcomes
+from cst_lightning.metrics import evaluate
+from cst_lightning.selection import best, get_rule, scores
+from cst_lightning.self_training import Round, SelfTraining, self_train
+from cst_lightning.stacked import StackedModule, fit
+from datamodules.base import BanditDataModule
+
+#: called with the part of the job at hand and the share of the whole job that is done
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run, none of which changes a number: where the data lie, and on what device to train."""
+
+    data_dir: str | None = None
+    device: str = "auto"
+
+
+def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
+    """Train and record the cells of ``job``, in order; the record of each is in place as soon as it is done."""
+    _quiet()
+    clock = _Clock(job, resolve_device(settings.device))
+    progress = _Progress(job, report)
+    report("data", 0.0)
+    data = job.dataset.make(job.seeds, job.protocol, settings.data_dir)
+    data.setup()
+
+    def fitter(module: StackedModule, data: pl.LightningDataModule, max_epochs: int | None = None) -> None:
+        progress.begin(module)
+        accelerator = "gpu" if clock.device == "cuda" else "cpu"
+        fit(module, data, max_epochs=max_epochs, accelerator=accelerator, callbacks=[progress])
+
+    backbone_class = backbones().get(job.backbone)
+    stack = backbone_class(data.shape, job.seeds, job.protocol, backbone_class.default_grid(job.protocol))
+    fitter(stack, data)
+    chosen = _choose(stack, data)
+    backbone = stack.select(chosen.variants) if stack.n_variants > 1 else stack
+    cells = {cell.method: cell for cell in job.cells}
+    if "backbone" in cells:
+        made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, rounds=[])
+        store.write(cells["backbone"], _record(cells["backbone"], made, data, clock))
+    if set(cells) == {"backbone"}:
+        return
+    weights = [0.0] * ("pl" in cells) + list(job.protocol.cvat_weights) * ("pl_cvat" in cells)
+    rounds: list[Round] = []
+    student = self_train(
+        backbone,
+        data,
+        cvat_weights=weights,
+        audit=data.train_outcomes,
+        fitter=fitter,
+        on_round=lambda _, done: rounds.append(done),
+    )
+    n_pl = int("pl" in cells)
+    for method, first in (("pl", 0), ("pl_cvat", n_pl)):
+        if method not in cells:
+            continue
+        last = n_pl if method == "pl" else len(weights)
+        own = _choose(student, data, first, last)
+        made = _Made(student, own, _by_weight(student, data, own) if last - first > 1 else [], backbone, rounds)
+        store.write(cells[method], _record(cells[method], made, data, clock))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The variant of each seed, and the score of every candidate."""
+
+    variants: list[int]
+    first: int  # of the candidates
+    scores: Tensor | None  # [S, candidates]; None where there was nothing to choose
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a record is written from."""
+
+    module: StackedModule
+    choice: _Choice
+    by_weight: list[dict[str, dict[str, float]]]
+    backbone: StackedModule
+    rounds: list[Round]
+
+
+def _choose(module: StackedModule, data: BanditDataModule, first: int = 0, last: int | None = None) -> _Choice:
+    last = module.n_variants if last is None else last
+    if last - first == 1:
+        return _Choice([first] * len(module.seeds), first, None)
+    rule = get_rule(module.protocol.selection)
+    score = scores(rule, module, data.train, data.validation, data.oracle_validation)[:, first:last]
+    return _Choice([first + variant for variant in best(score)], first, score)
+
+
+def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -> list[dict[str, dict[str, float]]]:
+    """Test NLL and Hamming loss of every candidate of each seed, to show what the choice was worth."""
+    values = evaluate(module.logits(data.test.x).cpu(), data.test)
+    out: list[dict[str, dict[str, float]]] = []
+    for number, grid in enumerate(module.grid):
+        rows = range(number * module.n_variants + choice.first, (number + 1) * module.n_variants)
+        named = zip(grid[choice.first :], rows, strict=True)
+        out.append({str(w): {m: float(values[m][row]) for m in ("nll", "hamming")} for w, row in named})
+    return out
+
+
+def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> Record:
+    module, choice = made.module.select(made.choice.variants), made.choice
+    values = evaluate(module.logits(data.test.x).cpu(), data.test)
+    floor = _floors(data.test)
+    failed = (module.failed_epoch + _backbone_failed(made)).tolist()
+    results = []
+    for number, seed in enumerate(cell.seeds):
+        # a failed replicate keeps its place, without numbers
+        numbers = {} if failed[number] else {name: _number(value[number]) for name, value in values.items()}
+        results.append(
+            {
+                "seed": seed,
+                "status": "non_finite" if failed[number] else "finished",
+                "epochs": int(module.stopped_epoch[number]),
+                "failed_epoch": int(failed[number]),
+                "cvat_weight": module.grid[number][0] if isinstance(module, SelfTraining) else None,
+                "hsic_weight": made.backbone.grid[number][0] if made.backbone.name == "hsic" else None,
+                "metrics": numbers,
+                "floor": {name: _number(value[number]) for name, value in floor.items()},
+                "scores": _scores(made, number),
+                "by_weight": made.by_weight[number] if made.by_weight else {},
+                "rounds": [
+                    _round_of(done, number * made.module.n_variants + choice.variants[number]) for done in made.rounds
+                ],
+            }
+        )
+    rule = get_rule(cell.protocol.selection) if _chose(made) else None
+    overlap = getattr(made.backbone, "overlap", None) or getattr(made.module, "overlap", None)
+    return {
+        "identity": cell.identity,
+        "status": "finished",
+        "protocol": cell.protocol.to_dict(),
+        "selection": rule.name if rule else None,
+        "oracle": bool(rule and rule.oracle),
+        "metrics": list(values),
+        "results": results,
+        "overlap": asdict(overlap) if overlap else None,
+        "data": {
+            "n_train": data.train.n_rows,
+            "n_held_out": data.validation.n_rows if data.validation is not None else 0,
+            "n_test": data.test.x.shape[1],
+            "n_missing_outcomes": data.train.n_missing.tolist(),
+        },
+        "provenance": clock.provenance(),
+    }
+
+
+def failed_record(cell: Cell, error: str, device: str) -> Record:
+    """The record of a cell whose job failed, with the traceback or the way its worker ended."""
+    return {
+        "identity": cell.identity,
+        "status": "failed",
+        "protocol": cell.protocol.to_dict(),
+        "error": error,
+        "provenance": _provenance(device),
+    }
+
+
+def resolve_device(device: str) -> str:
+    """``cpu`` or ``cuda`` for ``auto``, ``cpu`` or ``cuda``."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def _chose(made: _Made) -> bool:
+    # the backbone's own choice (of an HSIC weight) is part of what its students rest on
+    return made.choice.scores is not None or len(type(made.backbone).default_grid(made.backbone.protocol)) > 1
+
+
+def _scores(made: _Made, number: int) -> dict[str, float | None]:
+    if made.choice.scores is None:
+        return {}
+    grid = made.module.grid[number][made.choice.first :]
+    return {str(w): _number(v) for w, v in zip(grid, made.choice.scores[number], strict=True)}
+
+
+def _backbone_failed(made: _Made) -> Tensor:
+    return made.backbone.failed_epoch if made.rounds else torch.zeros_like(made.backbone.failed_epoch)
+
+
+def _round_of(done: Round, replicate: int) -> dict[str, Any]:
+    values = {name: value[replicate] for name, value in asdict(done).items() if value is not None}
+    return {name: _number(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _floors(potential: PotentialOutcomes) -> dict[str, Tensor]:
+    return potential.floor()
+
+
+def _number(value: Tensor | float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+class _Progress(pl.Callback):
+    """Tells how much of the job is done: its trainings, weighted by the epochs that each may take."""
+
+    def __init__(self, job: Job, report: Report) -> None:
+        protocol = job.protocol
+        backbone = backbones().get(job.backbone)
+        self._parts = [float(backbone.epochs(protocol))]
+        if set(job.methods) != {"backbone"}:
+            n_replicates = ("pl" in job.methods) + 3 * len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
+            for number in range(protocol.rounds):
+                epochs = protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)]
+                self._parts.append(float(epochs * n_replicates))
+        self._report, self._number, self._label, self._told = report, -1, "", 0.0
+
+    def begin(self, module: StackedModule) -> None:
+        """The next training starts."""
+        self._number += 1
+        self._label = module.name if self._number == 0 else f"round {self._number}"
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        now = time.monotonic()
+        if now - self._told < 0.5:
+            return
+        self._told = now
+        share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
+        done = sum(self._parts[: self._number]) + share * self._parts[self._number]
+        self._report(f"{self._label}, epoch {trainer.current_epoch + 1}", done / sum(self._parts))
+
+
+class _Clock:
+    """Times of a job, and where it ran."""
+
+    def __init__(self, job: Job, device: str) -> None:
+        self.device = device
+        self._job, self._start, self._cpu_start = job, time.monotonic(), time.process_time()
+
+    def provenance(self) -> dict[str, Any]:
+        """What a record says about its making; nothing here changes a number."""
+        return _provenance(self.device) | {
+            "seconds": time.monotonic() - self._start,
+            "cpu_seconds": time.process_time() - self._cpu_start,
+            "methods_trained_together": list(self._job.methods),
+        }
+
+
+def _provenance(device: str) -> dict[str, Any]:
+    packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "scipy", "scikit-learn", "cst-lightning")
+    return {
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "machine": f"{platform.system()} {platform.machine()}",
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+@cache
+def _git_commit() -> str | None:
+    """Commit of the working tree, with ``+`` where it has changes; None outside a checkout."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _quiet() -> None:
+    """Lightning's notices about a Trainer of one step an epoch are no news to the reader of a sweep."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    for message in (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Total length of `list`.*"):
+        warnings.filterwarnings("ignore", message=message)
+
+
+def cells_to_run(job: Job, store: Store, on_existing: str) -> Sequence[Cell]:
+    """Cells of ``job`` that have to be run: see ``--on-existing``."""
+    if on_existing == "force":
+        return job.cells
+    wanted = []
+    for cell in job.cells:
+        record = store.read(cell)
+        if record is None or (record["status"] == "failed" and on_existing == "retry-failed"):
+            wanted.append(cell)
+    return wanted

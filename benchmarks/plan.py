@@ -1,0 +1,78 @@
+"""What a sweep would do, and about how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.grid import Job, backbones
+
+# Measured on one core with AVX2: what a step costs besides arithmetic, for the step and for each replicate
+# in it, and the rate of arithmetic. An estimate to plan by, not a promise.
+_STEP_S, _REPLICATE_S, _FLOPS = 0.8e-3, 4e-5, 3.5e10
+_EARLY_EPOCHS = 60  # typical epochs where early stopping decides
+_CVAT_PASSES = 13  # forward passes' worth of arithmetic of a step with CVAT; 3 without
+_DATA_S = {"scene": 15.0, "yeast": 30.0}
+
+
+def estimate_seconds(job: Job) -> float:
+    """About how many seconds of one core ``job`` takes, from the arithmetic of its steps."""
+    protocol = job.protocol
+    backbone = backbones().get(job.backbone)
+    n_rows, n_features, n_actions = _sizes(job)
+    steps = max(1, round(n_rows * (1 - protocol.holdout) / protocol.batch_size))
+    n_seeds = len(job.seeds)
+
+    def training(epochs: int, hidden: int, n_replicates: int, passes: int) -> float:
+        epochs = min(epochs, _EARLY_EPOCHS) if protocol.stopping == "early" else epochs
+        inner = 3 if protocol.architecture == "released" else 1
+        weights = n_features * hidden + inner * hidden * hidden + hidden * n_actions
+        arithmetic = 2 * protocol.batch_size * weights * n_replicates * passes / _FLOPS
+        overhead = (_STEP_S + _REPLICATE_S * n_replicates) * passes / 3
+        return epochs * steps * (arithmetic + overhead)
+
+    n_grid = len(backbone.default_grid(protocol))
+    total = _DATA_S.get(job.dataset.name, 1.0)
+    total += training(backbone.epochs(protocol), backbone.hidden_units(protocol), n_seeds * n_grid, 3)
+    if set(job.methods) == {"backbone"}:
+        return total
+    n_weights = ("pl" in job.methods) + len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
+    passes = _CVAT_PASSES if "pl_cvat" in job.methods else 4
+    for number in range(protocol.rounds):
+        epochs = protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)]
+        total += training(epochs, protocol.hidden_cst, n_seeds * n_weights, passes)
+    return total
+
+
+def _sizes(job: Job) -> tuple[int, int, int]:
+    """Rows, features and actions, without drawing the data."""
+    known = {"scene": (1203, 294, 6), "yeast": (1208, 103, 14), "multilabel": (200, 12, 4), "moons": (50, 2, 2)}
+    options = dict(job.dataset.options)
+    n_rows, n_features, n_actions = known.get(job.dataset.name, (1000, 50, 5))
+    return (
+        options.get("n_train", n_rows),
+        options.get("n_features", n_features),
+        options.get("n_prices", n_actions),
+    )
+
+
+def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The cells as a table."""
+    table = Table(title="cells", title_justify="left")
+    for column in ("dataset", "backbone", "method", "protocol", "seeds", "status"):
+        table.add_column(column)
+    for row in rows:
+        seeds = ", ".join(map(str, row["seeds"]))
+        table.add_row(row["dataset"], row["backbone"], row["method"], row["protocol"], seeds, row["status"])
+    return table
+
+
+def said(seconds: float) -> str:
+    """A duration in words: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

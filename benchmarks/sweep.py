@@ -1,0 +1,237 @@
+"""The command line: ``python -m benchmarks.sweep`` runs a grid of cells and writes records and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from jsonargparse import ActionParser, ArgumentParser, Namespace
+from rich.console import Console
+
+from benchmarks.executors.local import Event, run_local
+from benchmarks.grid import METHODS, PRESETS, Cell, Job, make_jobs
+from benchmarks.job import Settings, cells_to_run
+from benchmarks.plan import estimate_seconds, plan_table, said
+from benchmarks.progress import Display
+from benchmarks.store import Record, Store, write_parquet, write_text
+from benchmarks.tables import TITLES, make_entries, notes, to_csv, to_latex, to_markdown, to_terminal
+from cst_lightning.errors import InputError
+from cst_lightning.protocols import PROTOCOLS, Protocol
+from cst_lightning.selection import RULES
+
+#: protocol fields with an option of their own, which therefore stand in no --override
+_OWN_OPTIONS = ("name", "cvat_weights", "selection")
+
+
+def make_parser() -> ArgumentParser:
+    """The options; see ``--help``."""
+    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__, default_env=False)
+    presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+    parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
+    parser.add_argument("--preset", type=str, default="paper", help=f"what to run: {presets}")
+    parser.add_argument(
+        "--protocol", type=str | None, default=None, help=f"{', '.join(PROTOCOLS)}; by default the preset's"
+    )
+    parser.add_argument("--datasets", type=list[str] | None, nargs="+", default=None, help="such as D1 D1@o=2 scene")
+    parser.add_argument("--backbones", type=list[str] | None, nargs="+", default=None, help="names, or class paths")
+    parser.add_argument("--methods", type=list[str] | None, nargs="+", default=None, help=", ".join(METHODS))
+    parser.add_argument("--seeds", type=list[str | int] | None, nargs="+", default=None, help="such as 0..4, or 0 1 7")
+    parser.add_argument("--cvat-weights", type=list[float] | None, nargs="+", default=None, help="CVAT weights tried")
+    parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
+    parser.add_argument("--workers", type=int | None, default=None, help="jobs at a time; by default one a core")
+    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
+    parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")
+    parser.add_argument("--out", type=str | None, default=None, help="by default results/runs/PRESET-PROTOCOL")
+    parser.add_argument("--plan", action="store_true", help="show what would run, and run nothing")
+    parser.add_argument("--json", action="store_true", help="with --plan: as a JSON array, one object a cell")
+    parser.add_argument(
+        "--on-existing",
+        type=Literal["skip", "retry-failed", "force"],
+        default="retry-failed",
+        help="cells that have a record: leave all, run the failed ones again, or run all again",
+    )
+    overrides = ArgumentParser(description="protocol fields to replace")
+    hints = get_type_hints(Protocol)
+    for field in dataclasses.fields(Protocol):
+        if field.name not in _OWN_OPTIONS:
+            hint = (
+                list[int]
+                if field.name == "max_epochs_cst"
+                else list[float]
+                if field.name == "hsic_weights"
+                else hints[field.name]
+            )
+            many = {"nargs": "+"} if field.name in ("max_epochs_cst", "hsic_weights") else {}
+            overrides.add_argument(f"--{field.name}", type=hint | None, default=None, **many)
+    parser.add_argument("--override", action=ActionParser(parser=overrides), help="protocol fields to replace")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status is 0, 1 if a cell failed, 2 for bad input, 130 for Ctrl-C."""
+    options = make_parser().parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        return run(options, console)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def run(options: Namespace, console: Console) -> int:
+    """A sweep from parsed options."""
+    jobs = make_jobs(
+        options.preset,
+        protocol=options.protocol,
+        overrides=_overrides(options),
+        datasets=options.datasets,
+        backbone_names=options.backbones,
+        methods=options.methods,
+        seeds=options.seeds,
+    )
+    workers = options.workers if options.workers is not None else _cores()
+    if workers < 1:
+        raise InputError(f"workers={workers}: allowed is from 1")
+    if options.json and not options.plan:
+        raise InputError("--json goes with --plan")
+    out = Path(options.out or Path("results", "runs", f"{options.preset}-{jobs[0].protocol.name}"))
+    store = Store(out)
+    if options.plan:
+        _plan(jobs, store, options, workers)
+        return 0
+    store.check_writable()
+    todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
+    _check_data(todo, options)
+    write_text(out / "sweep.json", json.dumps(_resolved(jobs, options), indent=1))
+    if options.on_existing == "force":
+        for job in todo:
+            for cell in job.cells:
+                store.discard(cell)
+    done = sum(len(job.cells) for job in jobs) - sum(len(job.cells) for job in todo)
+    console.print(
+        f"{len(jobs)} jobs, {sum(len(job.cells) for job in jobs)} cells, {done} already recorded; writing {out}"
+    )
+    interrupted = _train(todo, store, options, workers, console)
+    return _finish(jobs, store, console, interrupted)
+
+
+def _train(todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console) -> bool:
+    """Run the jobs under a live display; whether Ctrl-C ended it."""
+    settings = Settings(options.data_dir, options.device)
+    weights = [estimate_seconds(job) for job in todo]
+    with Display(todo, weights, console) as display:
+
+        def tell(event: Event) -> None:
+            display.show(event)
+
+        try:
+            run_local(todo, store, settings, workers, tell)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _finish(jobs: Sequence[Job], store: Store, console: Console, interrupted: bool) -> int:
+    cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
+    status = Counter(record["status"] if record else "missing" for _, record in cells)
+    write_tables(cells, store.folder)
+    printed = Console()
+    for metric in TITLES:
+        printed.print(to_terminal(make_entries(cells, metric)))
+    for text in notes(make_entries(cells, "nll")):
+        printed.print(text)
+    for cell, record in cells:
+        if record is not None and record["status"] == "failed":
+            last = record["error"].strip().splitlines()[-1]
+            console.print(f"failed: {cell.label}: {last} (traceback in {store.path(cell)})", markup=False)
+    counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
+    console.print(f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}")
+    if interrupted:
+        console.print("Stopped. The same command goes on from here.")
+        return 130
+    return 0 if set(status) == {"finished"} else 1
+
+
+def write_tables(cells: Sequence[tuple[Cell, Record | None]], folder: Path) -> None:
+    """``records.parquet`` and ``tables.md``, ``.csv``, ``.tex`` of a sweep, from its records."""
+    write_parquet(folder / "records.parquet", cells)
+    entries = [make_entries(cells, metric) for metric in TITLES]
+    write_text(folder / "tables.md", "\n".join(map(to_markdown, entries)))
+    write_text(folder / "tables.csv", to_csv([entry for of_metric in entries for entry in of_metric]))
+    write_text(folder / "tables.tex", "\n".join(map(to_latex, entries)))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _overrides(options: Namespace) -> dict[str, Any]:
+    given = {name: value for name, value in vars(options.override).items() if value is not None}
+    own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
+    return given | {name: value for name, value in own.items() if value is not None}
+
+
+def _resolved(jobs: Sequence[Job], options: Namespace) -> dict[str, Any]:
+    """The whole configuration, nothing left to a default that may change."""
+    return {
+        "preset": options.preset,
+        "protocol": jobs[0].protocol.to_dict(),
+        "jobs": [
+            {
+                "dataset": str(job.dataset),
+                "backbone": job.backbone,
+                "methods": list(job.methods),
+                "seeds": list(job.seeds),
+            }
+            for job in jobs
+        ],
+        "cells": [cell.key for job in jobs for cell in job.cells],
+    }
+
+
+def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
+    """Read every data set once for one seed, so that a missing file or a batch too large shows before any work."""
+    from cst_lightning.stacked import batch_bounds
+
+    for job in {str(job.dataset): job for job in jobs}.values():
+        data = job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
+        data.setup()
+        batch_bounds(data.train.n_rows, job.protocol.batch_size)
+
+
+def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -> None:
+    rows = []
+    seconds = 0.0
+    for job in jobs:
+        missing = cells_to_run(job, store, options.on_existing)
+        seconds += estimate_seconds(job) if missing else 0.0
+        for cell in job.cells:
+            record = store.read(cell)
+            status = "to run" if cell in missing else record["status"] if record else "to run"
+            rows.append({**_plain(cell), "status": status})
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    Console().print(plan_table(rows))
+    left = sum(row["status"] == "to run" for row in rows)
+    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {said(seconds / workers)} on {workers} workers")
+
+
+def _plain(cell: Cell) -> dict[str, Any]:
+    return {
+        "dataset": str(cell.dataset),
+        "backbone": cell.backbone,
+        "method": cell.method,
+        "protocol": cell.protocol.name,
+        "seeds": list(cell.seeds),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

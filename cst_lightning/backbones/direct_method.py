@@ -1,0 +1,22 @@
+"""The direct method."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from typing_extensions import override
+
+from cst_lightning.feedback import Feedback
+from cst_lightning.losses import factual_nll
+from cst_lightning.stacked import StackedModule
+
+
+class DirectMethod(StackedModule):
+    """DM: maximum likelihood on the observed outcomes alone (``L_src`` of Equation 2)."""
+
+    name = "dm"
+    protocol_fields = ("hidden", "learning_rate", "max_epochs")
+
+    @override
+    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
+        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
+        return factual_nll(logits, self.repeat(batch.action), self.repeat(batch.outcome))

@@ -1,0 +1,47 @@
+"""The uniform direct method."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from typing_extensions import override
+
+from cst_lightning.feedback import Feedback
+from cst_lightning.losses import factual_nll
+from cst_lightning.propensity import Overlap, estimate_propensities, inverse_propensity_weights
+from cst_lightning.protocols import Protocol
+from cst_lightning.stacked import StackedModule, take_rows
+
+
+class UniformDM(StackedModule):
+    """UDM: observed likelihood weighted by ``1 / pi(a | x)``, as if actions had been taken uniformly.
+
+    After Wang et al. (2019), as the paper's appendix adapts it. Propensities are the log's own where
+    it has them, else estimated by logistic regression; ``overlap`` says how they were clipped.
+    """
+
+    name = "udm"
+    protocol_fields = ("hidden_udm", "learning_rate", "max_epochs_udm", "propensity_model", "propensity_floor")
+    overlap: Overlap | None = None
+
+    @override
+    @classmethod
+    def hidden_units(cls, protocol: Protocol) -> int:
+        return protocol.hidden_udm
+
+    @override
+    @classmethod
+    def epochs(cls, protocol: Protocol) -> int:
+        return protocol.max_epochs_udm
+
+    @override
+    def prepare(self, feedback: Feedback) -> None:
+        propensity = feedback.propensity
+        if propensity is None:
+            propensity = estimate_propensities(feedback, self.protocol.propensity_model)
+        self._weight, self.overlap = inverse_propensity_weights(feedback, propensity, self.protocol.propensity_floor)
+
+    @override
+    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
+        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
+        weight = self.repeat(take_rows(self._weight, rows))
+        return factual_nll(logits, self.repeat(batch.action), self.repeat(batch.outcome), weight)

@@ -1,0 +1,19 @@
+"""The one error that bad input raises."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Input that cannot be worked with; the message names the field, row or option and what is allowed."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not known, with the nearest known names first."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    near += [n for n in difflib.get_close_matches(name, names, n=3, cutoff=0.5) if n not in near]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}Allowed: {', '.join(names)}")

@@ -1,0 +1,250 @@
+"""The records that data arrive in: what a method may see, and what only an evaluation may see.
+
+Every record has a leading replicate axis ``S``. ``Feedback`` is all that training ever receives;
+``PotentialOutcomes`` is what benchmarks know besides and is never accepted where ``Feedback`` is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from cst_lightning.errors import InputError
+
+MISSING = -1  # an outcome that was not observed
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a problem: ``d`` features, ``K`` actions, ``m`` outcomes."""
+
+    n_features: int
+    n_actions: int
+    n_outcomes: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_features", 1), ("n_actions", 1), ("n_outcomes", 2)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name}={getattr(self, name)}: allowed are integers from {least}")
+
+
+class _Record:
+    """Moving and cutting of a frozen record of tensors ``[S, N, ...]``; no check is run again."""
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        new = copy.copy(self)
+        for field in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                object.__setattr__(new, field.name, change(value))
+        return new
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same record on ``device``; Lightning calls this for every batch."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def rows(self, index: Tensor) -> Self:
+        """Rows ``index``, int64 ``[S, n]`` (a choice for each replicate), of every tensor."""
+        replicate = torch.arange(len(index), device=index.device)[:, None]
+        return self._map(lambda tensor: tensor[replicate, index])
+
+    def row_range(self, start: int, stop: int) -> Self:
+        """Rows ``start`` to ``stop`` of every replicate, as views."""
+        return self._map(lambda tensor: tensor[:, start:stop])
+
+    def expand(self, n_replicates: int) -> Self:
+        """A record of one replicate, seen ``n_replicates`` times without a copy."""
+        return self._map(lambda tensor: tensor.expand(n_replicates, *tensor.shape[1:]))
+
+    def replicate(self, index: int) -> Self:
+        """One replicate, its axis kept."""
+        return self._map(lambda tensor: tensor[index : index + 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback(_Record):
+    """Logged bandit feedback: contexts, the action taken, the outcome observed.
+
+    Args:
+        x: contexts, float ``[S, N, d]`` (``[N, d]`` is taken as one replicate).
+        action: the action taken, ``[S, N]``, in ``0..K-1``.
+        outcome: the outcome observed, ``[S, N]``, in ``0..m-1``; -1 (or NaN) where it is missing:
+            such a row is left out of every factual loss.
+        n_actions: ``K``.
+        n_outcomes: ``m``.
+        propensity: where it was logged, the probability of each action, ``[S, N, K]``.
+        allow_unlogged: accept logs in which some action never occurs (there is nothing to learn
+            about it, and inverse-propensity weights do not exist for it).
+
+    Raises:
+        InputError: a value is not allowed; the message names field, replicate and row.
+    """
+
+    x: Tensor
+    action: Tensor
+    outcome: Tensor
+    n_actions: int
+    n_outcomes: int = 2
+    propensity: Tensor | None = None
+    allow_unlogged: bool = False
+
+    def __post_init__(self) -> None:
+        x = _batched("x", self.x, 3).to(torch.float32)
+        size = tuple(x.shape[:2])
+        _check_contexts(x)
+        action = _indices("action", self.action, size, self.n_actions, missing_allowed=False)
+        outcome = _indices("outcome", self.outcome, size, self.n_outcomes, missing_allowed=True)
+        for name, value in (("x", x), ("action", action), ("outcome", outcome)):
+            object.__setattr__(self, name, value)
+        if self.propensity is not None:
+            object.__setattr__(self, "propensity", _propensity(self.propensity, (*size, self.n_actions), action))
+        if not self.allow_unlogged:
+            seen = torch.zeros(size[0], self.n_actions, dtype=torch.bool).scatter_(1, action, True)
+            if not seen.all():
+                replicate, never = (int(i) for i in (~seen).nonzero()[0])
+                raise InputError(
+                    f"action {never} was never logged (replicate {replicate}, {size[1]} rows): every action of "
+                    f"0..{self.n_actions - 1} must occur; pass allow_unlogged=True to train without it"
+                )
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes ``(d, K, m)`` of the problem."""
+        return Shape(self.x.shape[-1], self.n_actions, self.n_outcomes)
+
+    @property
+    def n_replicates(self) -> int:
+        """``S``."""
+        return self.x.shape[0]
+
+    @property
+    def n_rows(self) -> int:
+        """``N``."""
+        return self.x.shape[1]
+
+    @property
+    def n_missing(self) -> Tensor:
+        """Rows without an outcome, int64 ``[S]``."""
+        return (self.outcome == MISSING).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class PotentialOutcomes(_Record):
+    """The outcome under every action: known in benchmarks only, for evaluation only.
+
+    Args:
+        x: contexts, float ``[S, N, d]``.
+        outcomes: the outcome of each action, ``[S, N, K]``, in ``0..m-1``.
+        n_outcomes: ``m``.
+        probabilities: where known, the true distribution of the outcome, ``[S, N, K, m]``.
+        propensity: where known, the logging policy, ``[S, N, K]``.
+    """
+
+    x: Tensor
+    outcomes: Tensor
+    n_outcomes: int = 2
+    probabilities: Tensor | None = None
+    propensity: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        x = _batched("x", self.x, 3).to(torch.float32)
+        _check_contexts(x)
+        outcomes = torch.as_tensor(self.outcomes)
+        size = (*x.shape[:2], outcomes.shape[-1])
+        outcomes = _indices("outcomes", outcomes, size, self.n_outcomes, missing_allowed=False)
+        object.__setattr__(self, "x", x)
+        object.__setattr__(self, "outcomes", outcomes)
+        for name, shape in (("probabilities", (*size, self.n_outcomes)), ("propensity", size)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _distribution(name, value, shape))
+
+    @property
+    def n_actions(self) -> int:
+        """``K``."""
+        return self.outcomes.shape[-1]
+
+    def floor(self) -> dict[str, Tensor]:
+        """Expected NLL and Hamming loss of the true distribution, ``[S]`` each; empty where it is unknown.
+
+        No model's expected loss is lower: the NLL floor is the mean entropy of the true outcome
+        distribution, the Hamming floor the mean probability of all but the likeliest outcome.
+        """
+        if self.probabilities is None:
+            return {}
+        p = self.probabilities.double()
+        entropy = torch.special.entr(p).sum(-1)
+        return {"nll": entropy.mean((1, 2)), "hamming": (1 - p.amax(-1)).mean((1, 2))}
+
+
+def _batched(name: str, value: Any, ndim: int) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.ndim == ndim - 1:
+        tensor = tensor[None]
+    if tensor.ndim != ndim or 0 in tensor.shape:
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}: allowed is [S, N, d] without an empty axis")
+    return tensor
+
+
+def _check_contexts(x: Tensor) -> None:
+    if not torch.isfinite(x).all():
+        replicate, row, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
+        raise InputError(
+            f"x holds {float(x[replicate, row, column])} in column {column}, row {row}, replicate {replicate}: "
+            "only finite numbers are allowed; fill or drop missing values first"
+        )
+
+
+def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, missing_allowed: bool) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.ndim == len(size) - 1:
+        tensor = tensor[None]
+    if tuple(tensor.shape) != size:
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}: x asks for {size}")
+    if tensor.is_floating_point():
+        missing = torch.isnan(tensor)
+        if missing.any() and not missing_allowed:
+            raise InputError(f"{name} is missing in row {int(missing.nonzero()[0][1])}: every row needs one")
+        tensor = torch.where(missing, torch.full_like(tensor, MISSING), tensor)
+        if (tensor != tensor.round()).any():
+            raise InputError(
+                f"{name} holds {float(tensor[tensor != tensor.round()][0])}: only whole numbers are allowed"
+            )
+    tensor = tensor.to(torch.int64)
+    wrong = (tensor < (MISSING if missing_allowed else 0)) | (tensor >= n_values)
+    if wrong.any():
+        where = [int(i) for i in wrong.nonzero()[0]]
+        raise InputError(
+            f"{name} is {int(tensor[tuple(where)])} in row {where[1]}, replicate {where[0]}: "
+            f"allowed are 0..{n_values - 1}" + (" (and -1 for missing)" if missing_allowed else "")
+        )
+    return tensor
+
+
+def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.ndim == len(size) - 1:
+        tensor = tensor[None]
+    if tuple(tensor.shape) != size:
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}: allowed is {size}")
+    wrong = ~((tensor >= 0) & (tensor <= 1)).all(-1) | ((tensor.sum(-1) - 1).abs() > 1e-4)
+    if wrong.any():
+        rows = sorted({int(i) for i in wrong.nonzero()[:, 1]})
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise InputError(f"{name} is no distribution in row {shown}: values in 0..1 that sum to 1 are allowed")
+    return tensor
+
+
+def _propensity(value: Any, size: tuple[int, ...], action: Tensor) -> Tensor:
+    tensor = _distribution("propensity", value, size)
+    taken = tensor.gather(-1, action[..., None])[..., 0]
+    if (taken <= 0).any():
+        rows = sorted({int(i) for i in (taken <= 0).nonzero()[:, 1]})
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise InputError(f"propensity of the action taken is 0 in row {shown}: it must be above 0")
+    return tensor

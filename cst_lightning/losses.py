@@ -1,0 +1,143 @@
+"""Losses, as pure functions. Each returns one value a replicate, ``[R]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cst_lightning.distributions import cross_entropy, kl, nll
+from cst_lightning.feedback import MISSING
+
+Reduction = Literal["sum", "mean"]
+
+
+def factual_nll(logits: Tensor, action: Tensor, outcome: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean NLL of the observed outcomes (``L_src``), each row times ``weight`` (UDM: ``1 / pi(a | x)``).
+
+    Args:
+        logits: ``[R, B, K, m-1]``.
+        action, outcome: ``[R, B]``; rows whose outcome is missing (-1) are left out.
+        weight: ``[R, B]``. The sum is divided by the number of rows, not by the sum of the weights,
+            as the appendix has it.
+    """
+    index = action[..., None, None].expand(*action.shape, 1, logits.shape[-1])
+    value = nll(logits.gather(2, index)[:, :, 0], outcome)
+    observed = (outcome != MISSING).to(value.dtype)
+    weighted = value * observed if weight is None else value * observed * weight
+    return weighted.sum(1) / observed.sum(1).clamp(min=1)
+
+
+def imputed_nll(logits: Tensor, target: Tensor, counted: Tensor, reduction: Reduction) -> Tensor:
+    """NLL of factual and imputed outcomes together (``L_CST``, Equation 2).
+
+    Args:
+        logits: ``[R, B, K, m-1]``.
+        target: probabilities of outcomes ``1..m-1`` in the same shape: the observed outcome at the
+            action taken, the pseudo-label elsewhere.
+        counted: 1 where an entry counts, 0 where it does not, ``[R, B, K]``.
+        reduction: over the entries that count.
+    """
+    return _reduce(cross_entropy(logits, target), counted, reduction)
+
+
+def cvat(
+    forward: Callable[[Tensor], Tensor],
+    logits: Tensor,
+    x: Tensor,
+    start: Tensor,
+    counterfactual: Tensor,
+    *,
+    xi: float,
+    eps: float,
+    iterations: int,
+    reduction: Reduction,
+) -> Tensor:
+    """Counterfactual virtual adversarial training (``L_CVAT``): KL between clean and perturbed outcomes.
+
+    The perturbation of a row, shared by its actions, is found by power iteration on the summed
+    divergence of its counterfactual outcomes; only the perturbation gets gradients there.
+
+    Args:
+        forward: contexts ``[R, B, d]`` to logits ``[R, B, K, m-1]``, called ``iterations + 1`` times.
+        logits: of the clean contexts; taken as constant (``f_theta-hat``).
+        x: contexts ``[S or R, B, d]``.
+        start: direction to start from, in the shape of ``x``; need not be normalised.
+        counterfactual: 1 at actions not taken, else 0, ``[R, B, K]``. Where no entry is 1 the loss is 0.
+        xi: step of the finite difference. eps: length of the perturbation. iterations: of the power method.
+        reduction: over the counterfactual entries.
+    """
+    target = logits.detach()
+    n_variants = len(target) // len(x)
+    # the network's gradients come with rows last in memory; sums over mixed layouts are several times slower
+    x = rows_last(x.repeat_interleave(n_variants, 0) if n_variants > 1 else x)
+    direction = rows_last(_normalise(start).repeat_interleave(n_variants, 0))
+    for _ in range(iterations):
+        direction = direction.detach().requires_grad_()
+        divergence = _reduce(kl(target, forward(x + xi * direction)), counterfactual, reduction)
+        (gradient,) = torch.autograd.grad(divergence.sum(), direction)
+        direction = _normalise(gradient)
+    return _reduce(kl(target, forward(x + eps * direction.detach())), counterfactual, reduction)
+
+
+def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalised: bool = False) -> Tensor:
+    """Biased Hilbert-Schmidt independence criterion of two samples; ``[R, B, dx]``, ``[R, B, dy]`` to ``[R]``.
+
+    The appendix's four-index sum equals ``tr(K H L H) / B^2`` with ``H`` the centring matrix, so it
+    takes ``O(B^2)`` time and memory; it is never negative but for rounding.
+
+    Args:
+        kernel: ``linear`` (inner product) or ``rbf`` (``exp(-|u - v|^2 / sigma^2)``).
+        bandwidth: ``sigma``; None takes the median of the positive distances of the batch.
+        normalised: divide by ``sqrt(HSIC(x, x) HSIC(y, y))``, so that the value lies in 0..1 and
+            does not depend on the scale of the embedding; 0 where a sample is constant.
+    """
+    k, centred = (_centred(_gram(sample, kernel, bandwidth)) for sample in (x, y))
+    value = (k * centred).mean((1, 2))
+    if not normalised:
+        return value
+    scale = (k * k).mean((1, 2)) * (centred * centred).mean((1, 2))
+    constant = scale < 1e-12
+    return torch.where(constant, 0 * value, value / torch.where(constant, torch.ones_like(scale), scale).sqrt())
+
+
+def rows_last(tensor: Tensor) -> Tensor:
+    """The same ``[R, B, ...]`` values, laid out in memory with the rows innermost."""
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def mean_objective(logits: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """The objective of Proposition 1 without its CVAT term, a row: ``[R]``."""
+    return (cross_entropy(logits, target) * counted).sum((1, 2)) / logits.shape[1]
+
+
+def _gram(sample: Tensor, kernel: str, bandwidth: float | None) -> Tensor:
+    products = sample @ sample.transpose(1, 2)
+    if kernel == "linear":
+        return products
+    norms = torch.diagonal(products, dim1=1, dim2=2)
+    squared = (norms[:, :, None] + norms[:, None, :] - 2 * products).clamp(min=0)
+    if bandwidth is not None:
+        return torch.exp(-squared / bandwidth**2)
+    seen = squared.detach().masked_fill(squared.detach() <= 0, torch.nan).flatten(1)
+    median = seen.nanmedian(1).values.nan_to_num(1.0)[:, None, None]
+    return torch.exp(-squared / median)
+
+
+def _centred(gram: Tensor) -> Tensor:
+    rows = gram.mean(1, keepdim=True)
+    return gram - rows - rows.transpose(1, 2) + rows.mean(2, keepdim=True)
+
+
+def _reduce(value: Tensor, counted: Tensor, reduction: Reduction, axes: Sequence[int] = (1, 2)) -> Tensor:
+    total = (value * counted).sum(tuple(axes))
+    if reduction == "sum":
+        return total
+    return total / counted.sum(tuple(axes)).clamp(min=1)
+
+
+def _normalise(direction: Tensor) -> Tensor:
+    # a plain sum of squares: torch's vector_norm takes ten times as long over the strides met here
+    return direction / (direction.square().sum(-1, keepdim=True).sqrt() + 1e-8)

@@ -1,0 +1,193 @@
+"""Metrics over all rows and all actions; each is a ``torchmetrics.Metric`` with one value a replicate.
+
+Every ``update`` takes logits ``[R, N, K, m-1]`` and the outcome of every action ``[R, N, K]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_calibration_error,
+    multiclass_calibration_error,
+)
+
+from cst_lightning.distributions import mode, nll, probs
+from cst_lightning.feedback import PotentialOutcomes
+
+
+class _Mean(Metric):
+    """A mean over rows and actions of a value an entry."""
+
+    full_state_update = False
+    higher_is_better = False
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add(self, value: Tensor) -> None:
+        value = value.double().flatten(1)
+        self.total = self.total + value.sum(1)
+        self.count = self.count + value.shape[1]
+
+    def compute(self) -> Tensor:
+        """``[R]``."""
+        return self.total / self.count
+
+
+class NLL(_Mean):
+    """Mean of ``-log f(r | x, a)`` in nats (the tables' log loss)."""
+
+    def update(self, logits: Tensor, outcomes: Tensor) -> None:
+        """Add rows."""
+        self._add(nll(logits, outcomes))
+
+
+class HammingLoss(_Mean):
+    """Share of (row, action) pairs whose likeliest outcome is not the true one."""
+
+    def update(self, logits: Tensor, outcomes: Tensor) -> None:
+        """Add rows."""
+        self._add(mode(logits) != outcomes)
+
+
+class BrierScore(_Mean):
+    """Squared distance of the predicted distribution to the outcome, halved: for ``m = 2``, ``(p(1) - r)^2``."""
+
+    def update(self, logits: Tensor, outcomes: Tensor) -> None:
+        """Add rows."""
+        truth = torch.nn.functional.one_hot(outcomes, logits.shape[-1] + 1)
+        self._add((probs(logits) - truth).square().sum(-1) / 2)
+
+
+class ExcessNLL(_Mean):
+    """NLL expected under the true distribution, less its entropy: how far above the floor, without sampling noise."""
+
+    def update(self, logits: Tensor, probabilities: Tensor) -> None:
+        """Add rows; ``probabilities`` is the true distribution ``[R, N, K, m]``."""
+        p = probabilities.double()
+        log_q = torch.log_softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1).double(), -1)
+        self._add(-(p * log_q).sum(-1) - torch.special.entr(p).sum(-1))
+
+
+class Reward(_Mean):
+    """Outcome of the action with the highest predicted expected outcome (the paper's downstream task)."""
+
+    higher_is_better = True
+
+    def update(self, logits: Tensor, outcomes: Tensor) -> None:
+        """Add rows."""
+        self._add(outcomes.gather(-1, _best_action(logits)))
+
+
+class Regret(_Mean):
+    """Expected outcome of the truly best action, less that of the action chosen as in ``Reward``."""
+
+    def update(self, logits: Tensor, probabilities: Tensor) -> None:
+        """Add rows; ``probabilities`` is the true distribution ``[R, N, K, m]``."""
+        value = _expected(probabilities)
+        self._add(value.amax(-1, keepdim=True) - value.gather(-1, _best_action(logits)))
+
+
+class _Pooled(Metric):
+    """A metric of all entries at once, kept until ``compute``."""
+
+    full_state_update = False
+    logits: list[Tensor]
+    outcomes: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("logits", [], dist_reduce_fx="cat")
+        self.add_state("outcomes", [], dist_reduce_fx="cat")
+
+    def update(self, logits: Tensor, outcomes: Tensor) -> None:
+        """Add rows."""
+        # rows first, since a distributed reduction joins along the first axis
+        self.logits.append(logits.transpose(0, 1))
+        self.outcomes.append(outcomes.transpose(0, 1))
+
+    def compute(self) -> Tensor:
+        """``[R]``."""
+        logits, outcomes = torch.cat(list(self.logits)), torch.cat(list(self.outcomes))
+        replicates = zip(logits.unbind(1), outcomes.unbind(1), strict=True)
+        return torch.stack([self._one(probs(one).flatten(0, -2), truth.flatten()) for one, truth in replicates])
+
+    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class MicroAUC(_Pooled):
+    """Area under the ROC curve, all entries (and, for ``m > 2``, all outcomes one against the rest) pooled."""
+
+    higher_is_better = True
+
+    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
+        if p.shape[-1] == 2:
+            return binary_auroc(p[:, 1].contiguous(), outcome)
+        return binary_auroc(p.flatten(), torch.nn.functional.one_hot(outcome, p.shape[-1]).flatten())
+
+
+class CalibrationError(_Pooled):
+    """Expected calibration error over 15 bins: of ``p(1)`` for ``m = 2``, of the likeliest outcome otherwise."""
+
+    higher_is_better = False
+    n_bins: ClassVar[int] = 15
+
+    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
+        if p.shape[-1] == 2:
+            return binary_calibration_error(p[:, 1].contiguous(), outcome, n_bins=self.n_bins)
+        return multiclass_calibration_error(p, outcome, num_classes=p.shape[-1], n_bins=self.n_bins)
+
+
+#: name in records and tables: class; the classes that take ``probabilities`` need the true distribution
+METRICS: dict[str, type[Metric]] = {
+    "nll": NLL,
+    "hamming": HammingLoss,
+    "auc": MicroAUC,
+    "brier": BrierScore,
+    "ece": CalibrationError,
+    "reward": Reward,
+    "regret": Regret,
+    "excess_nll": ExcessNLL,
+}
+_NEEDS_TRUTH = ("regret", "excess_nll")
+
+
+def evaluate(logits: Tensor, potential: PotentialOutcomes) -> dict[str, Tensor]:
+    """All metrics that can be had, float64 ``[R]`` each.
+
+    Args:
+        logits: ``[R, N, K, m-1]`` with ``R`` a multiple of the replicates of ``potential`` (its variants).
+    """
+    n_variants = len(logits) // len(potential.outcomes)
+    outcomes = potential.outcomes.repeat_interleave(n_variants, 0)
+    values = {}
+    for name, metric_class in METRICS.items():
+        metric = metric_class().to(logits.device)
+        if name not in _NEEDS_TRUTH:
+            metric.update(logits, outcomes)
+        elif potential.probabilities is not None:
+            metric.update(logits, potential.probabilities.repeat_interleave(n_variants, 0))
+        else:
+            continue
+        values[name] = metric.compute().double()
+    return values
+
+
+def _expected(probabilities: Tensor) -> Tensor:
+    return (probabilities * torch.arange(probabilities.shape[-1], device=probabilities.device)).sum(-1)
+
+
+def _best_action(logits: Tensor) -> Tensor:
+    # for m = 2 the logit orders like p(1), and saturated predictions stay apart
+    score = logits[..., 0] if logits.shape[-1] == 1 else _expected(probs(logits))
+    return score.argmax(-1, keepdim=True)

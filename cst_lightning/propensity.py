@@ -1,0 +1,71 @@
+"""Estimated propensities and what they say about overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from torch import Tensor
+
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import Feedback
+
+PropensityModel = Literal["multinomial", "one_vs_rest"]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How well each action is covered; one value a replicate, ``[S]`` lists."""
+
+    n_clipped: list[int]  # rows whose taken action's propensity lay below the floor
+    effective_sample_size: list[float]  # of the weights 1 / pi(a | x), as a share of the rows
+    largest_weight: list[float]
+
+
+def estimate_propensities(
+    feedback: Feedback, model: PropensityModel = "multinomial", at: Tensor | None = None
+) -> Tensor:
+    """Logistic-regression propensities of every action, float32 ``[S, N, K]``; rows sum to one.
+
+    Fitted on the log, predicted at its own contexts or at the contexts ``at``, ``[S, N', d]``.
+
+    ``multinomial`` fits one softmax regression (L2, C = 1); ``one_vs_rest`` is what the released code
+    fits (liblinear, one action against the rest, normalised). An action that was never logged gets 0.
+    """
+    estimates = []
+    queries = feedback.x if at is None else at
+    for x, action, query in zip(feedback.x.cpu(), feedback.action.cpu().numpy(), queries.cpu(), strict=True):
+        estimate = np.zeros((len(query), feedback.n_actions))
+        seen = np.unique(action)
+        if len(seen) == 1:
+            estimate[:, seen] = 1
+        elif model == "multinomial":
+            estimate[:, seen] = LogisticRegression(max_iter=1000).fit(x, action).predict_proba(query)
+        else:
+            single = LogisticRegression(solver="liblinear", random_state=0, max_iter=1000)
+            # with two actions, one against the rest is a single binary fit
+            fitted = (OneVsRestClassifier(single) if len(seen) > 2 else single).fit(x, action)
+            estimate[:, seen] = fitted.predict_proba(query)
+        estimates.append(torch.from_numpy(estimate).float())
+    return torch.stack(estimates).to(feedback.x.device)
+
+
+def inverse_propensity_weights(feedback: Feedback, propensity: Tensor, floor: float) -> tuple[Tensor, Overlap]:
+    """Weights ``1 / pi(a | x)`` of the rows, ``[S, N]``, propensities clipped at ``floor``.
+
+    Args:
+        propensity: ``[S, N, K]``.
+        floor: least propensity used, in (0, 1); 0 clips nothing and fails on a propensity of 0.
+    """
+    if not 0 <= floor < 1:
+        raise InputError(f"propensity_floor={floor}: allowed is 0 <= floor < 1")
+    taken = propensity.gather(-1, feedback.action[..., None])[..., 0]
+    if floor == 0 and (taken <= 0).any():
+        raise InputError("an estimated propensity is 0 and propensity_floor is 0: set a floor such as 0.01")
+    weight = 1 / taken.clamp(min=floor)
+    size = weight.sum(1) ** 2 / (weight**2).sum(1) / weight.shape[1]
+    return weight, Overlap((taken < floor).sum(1).tolist(), size.tolist(), weight.amax(1).tolist())

@@ -1,0 +1,245 @@
+"""Counterfactual self-training (Algorithm 1): impute outcomes of the actions not taken, retrain, repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from cst_lightning.distributions import mode, one_hot, positive_probs
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
+from cst_lightning.losses import cvat, imputed_nll, mean_objective, rows_last
+from cst_lightning.protocols import Protocol
+from cst_lightning.stacked import StackedModule, fit, take_rows
+from cst_lightning.streams import uniform
+
+
+class SelfTraining(StackedModule):
+    """The student of one round: factual and imputed outcomes together, plus CVAT.
+
+    The grid holds the CVAT weight; a variant of weight 0 is trained with pseudo-labels alone (PL), so
+    one stack trains both methods. Give it a teacher (``teach``) before ``fit``; a checkpoint predicts
+    without one.
+    """
+
+    name = "cst"
+    _teacher: tuple[StackedModule] | None = None  # a tuple hides it from nn.Module: it is not part of the student
+    _counterfactual: Tensor  # 1 at actions not taken, [S, N, K]
+    _counted: Tensor  # 1 at entries that enter the loss, [S, N, K]
+    _target: Tensor  # factual outcome and pseudo-labels, [S or R, N, K, m-1]
+
+    @override
+    @classmethod
+    def hidden_units(cls, protocol: Protocol) -> int:
+        return protocol.hidden_cst
+
+    @override
+    def kept(self) -> Any:
+        return self.protocol.keep_cst
+
+    def teach(self, teacher: StackedModule) -> None:
+        """Take pseudo-labels from ``teacher``: one variant for all of the student's, or one for each."""
+        if teacher.seeds != self.seeds or teacher.n_variants not in (1, self.n_variants):
+            raise InputError(
+                f"teacher has seeds {teacher.seeds} and {teacher.n_variants} variants, the student "
+                f"{self.seeds} and {self.n_variants}: the seeds must agree, and one variant or as many"
+            )
+        if self.protocol.drop_median and self.shape.n_outcomes != 2:
+            raise InputError("protocol field drop_median=True: allowed for two outcomes only")
+        self._teacher = (teacher.eval(),)
+        if self.protocol.warm_start:
+            self._start_from(teacher)
+
+    @override
+    def prepare(self, feedback: Feedback) -> None:
+        if self._teacher is None:
+            raise RuntimeError("call teach(teacher) before fit: self-training needs a source of pseudo-labels")
+        teacher = self._teacher[0].to(self.device)
+        taken = torch.zeros(*feedback.action.shape, feedback.n_actions, device=self.device)
+        taken.scatter_(-1, feedback.action[..., None], 1)
+        self._counterfactual = rows_last(1 - taken)
+        missing = (feedback.outcome == MISSING)[..., None]
+        self._counted = rows_last(torch.where(missing, self._counterfactual, 1))
+        labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
+        self._target = rows_last(with_factual(labels, feedback))
+
+    @override
+    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
+        protocol, n_rows = self.protocol, batch.n_rows
+        counted = take_rows(self._counted, rows)
+        if protocol.teacher_dropout:
+            target, counted = self._label_with_dropout(batch, counted)
+        else:
+            target = take_rows(self._target, rows)
+        logits = self.network(batch.x, self.bits("dropout", n_rows)).logits
+        loss = imputed_nll(logits, self._for_replicates(target), self._for_replicates(counted), protocol.reduction)
+        if not any(any(row) for row in self.grid):
+            return loss
+        start = uniform(self.random("cvat", batch.x[0].numel())).view(batch.x.shape)
+        smoothness = cvat(
+            lambda x: self.network(x, self.bits("cvat", n_rows)).logits,
+            logits,
+            batch.x,
+            start,
+            self.repeat(take_rows(self._counterfactual, rows)),
+            xi=protocol.cvat_xi,
+            eps=protocol.cvat_eps,
+            iterations=protocol.cvat_iterations,
+            reduction=protocol.reduction,
+        )
+        return loss + self.hyperparameter * smoothness
+
+    @torch.no_grad()
+    def _label_with_dropout(self, batch: Feedback, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels from a pass of the teacher with dropout on (``train_selfdm`` of the released code)."""
+        assert self._teacher is not None
+        network = self._teacher[0].network
+        logits = network(batch.x, self.random("teacher", network.n_bits(batch.n_rows))).logits
+        target = with_factual(pseudo_labels(logits, self.protocol.labels), batch)
+        if self.protocol.drop_median:
+            p = positive_probs(logits)[..., 0]
+            median = p.quantile(0.5, dim=1, keepdim=True)  # between the middle two of an even batch
+            factual = (batch.action[..., None] == torch.arange(batch.n_actions, device=p.device)).to(p.dtype)
+            n_labellings = len(p) // len(factual)
+            factual, counted = (t.repeat_interleave(n_labellings, 0) for t in (factual, counted))
+            counted = counted * torch.maximum((p != median).to(p.dtype), factual)
+        return target, counted
+
+    def _for_replicates(self, tensor: Tensor) -> Tensor:
+        return self.repeat(tensor) if len(tensor) == len(self.seeds) else tensor
+
+    @torch.no_grad()
+    def _start_from(self, teacher: StackedModule) -> None:
+        source = teacher.replicate_state()
+        for name, value in self.replicate_state().items():
+            given = source.get(name)
+            if given is None or given.shape[1:] != value.shape[1:]:
+                raise InputError("warm_start=True: teacher and student must have the same network (hidden, depth)")
+            value.copy_(given if len(given) == len(value) else self.repeat(given))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of self-training did; lists hold one value a replicate (``[R]``).
+
+    Attributes:
+        objective_start: objective of the teacher with its own labels (factual and imputed NLL a row).
+        objective_end: objective of the student with the same labels.
+        objective_imputed: objective of the student once it has imputed anew; for hard labels never
+            above ``objective_end`` (step 1 of Proposition 1).
+        changed: share of pseudo-labels that the student would give otherwise than its teacher.
+        stopped_epoch: epochs trained.
+        label_error: where potential outcomes are known, the share of wrong pseudo-labels among the
+            entries of each action and true outcome, ``[R][K][m]`` (None where there is no such entry).
+    """
+
+    objective_start: list[float]
+    objective_end: list[float]
+    objective_imputed: list[float]
+    changed: list[float]
+    stopped_epoch: list[int]
+    label_error: list[list[list[float | None]]] | None
+
+
+def self_train(
+    backbone: StackedModule,
+    data: pl.LightningDataModule,
+    *,
+    cvat_weights: Sequence[float] = (0.0,),
+    rounds: int | None = None,
+    audit: PotentialOutcomes | None = None,
+    network: Callable[[], nn.Module] | None = None,
+    fitter: Callable[..., None] = fit,
+    on_round: Callable[[SelfTraining, Round], None] | None = None,
+) -> SelfTraining:
+    """Algorithm 1: train one student for each CVAT weight of each seed, all in one stack.
+
+    Args:
+        backbone: a trained backbone with one variant a seed; it is the first teacher.
+        data: a data module whose ``train`` is the log.
+        cvat_weights: one student each; 0 is PL.
+        rounds: by default the protocol's.
+        audit: the potential outcomes of the training rows, used for ``Round.label_error`` alone.
+        network: a plain ``nn.Module`` factory for the students (see ``LiftedNetwork``).
+        fitter: called as ``fitter(module, data, max_epochs=...)``.
+        on_round: called with the student and what its round did.
+
+    Returns:
+        The student of the last round, ``S * len(cvat_weights)`` replicates.
+    """
+    protocol = backbone.protocol
+    n_rounds = rounds or protocol.rounds
+    feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
+    teacher: StackedModule = backbone
+    for number in range(n_rounds):
+        student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network)
+        student.teach(teacher)
+        fitter(student, data, max_epochs=protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)])
+        if on_round is not None:
+            on_round(student, _describe(teacher, student, feedback.expand(len(student.seeds)), audit))
+        teacher = student
+    return student
+
+
+def pseudo_labels(logits: Tensor, labels: str) -> Tensor:
+    """Targets ``[R, N, K, m-1]`` from a teacher's logits: its likeliest outcome (``hard``) or its distribution."""
+    if labels == "soft":
+        return positive_probs(logits)
+    return one_hot(mode(logits), logits.shape[-1] + 1, logits.dtype)
+
+
+def with_factual(target: Tensor, feedback: Feedback) -> Tensor:
+    """Targets ``[S or R, N, K, m-1]`` with the observed outcome at the action taken (where it is not missing)."""
+    observed = one_hot(feedback.outcome, feedback.n_outcomes, target.dtype)
+    here = feedback.action[..., None] == torch.arange(feedback.n_actions, device=target.device)
+    here = (here & (feedback.outcome != MISSING)[..., None])[..., None]
+    n_labellings = len(target) // len(here)
+    observed, here = (t.repeat_interleave(n_labellings, 0) for t in (observed, here))
+    return torch.where(here, observed[:, :, None], target)
+
+
+def label_error(labels: Tensor, feedback: Feedback, potential: PotentialOutcomes) -> Tensor:
+    """Share of wrong pseudo-labels by action and true outcome, ``[R, K, m]`` (NaN where there is no entry).
+
+    Args:
+        labels: outcome indices of every action, ``[R, N, K]``; only actions not taken are counted.
+    """
+    n_labellings = len(labels) // len(feedback.action)
+    taken = feedback.action[..., None] == torch.arange(feedback.n_actions)
+    truth, taken = (t.repeat_interleave(n_labellings, 0) for t in (potential.outcomes, taken))
+    of_class = torch.nn.functional.one_hot(truth, potential.n_outcomes).bool() & ~taken[..., None]
+    wrong = (labels != truth)[..., None] & of_class
+    return wrong.sum(1) / of_class.sum(1)
+
+
+@torch.no_grad()
+def _describe(
+    teacher: StackedModule, student: SelfTraining, feedback: Feedback, audit: PotentialOutcomes | None
+) -> Round:
+    by_teacher, by_student = teacher.logits(feedback.x).cpu(), student.logits(feedback.x).cpu()
+    by_teacher = by_teacher.repeat_interleave(len(by_student) // len(by_teacher), 0)
+    feedback = feedback.to("cpu")
+    labels = student.protocol.labels
+    old, new = (with_factual(pseudo_labels(logits, labels), feedback) for logits in (by_teacher, by_student))
+    counterfactual = (feedback.action[..., None] != torch.arange(feedback.n_actions)).float()
+    counted = torch.where((feedback.outcome == MISSING)[..., None], counterfactual, 1.0)
+    counterfactual, counted = (student.repeat(t) for t in (counterfactual, counted))
+    changed = (mode(by_teacher) != mode(by_student)).float() * counterfactual
+    errors = None
+    if audit is not None:
+        measured = label_error(mode(by_teacher), feedback, audit.to("cpu").expand(len(student.seeds)))
+        errors = [[[None if v != v else v for v in row] for row in r] for r in measured.tolist()]
+    return Round(
+        objective_start=mean_objective(by_teacher, old, counted).tolist(),
+        objective_end=mean_objective(by_student, old, counted).tolist(),
+        objective_imputed=mean_objective(by_student, new, counted).tolist(),
+        changed=(changed.sum((1, 2)) / counterfactual.sum((1, 2)).clamp(min=1)).tolist(),
+        stopped_epoch=student.stopped_epoch.tolist(),
+        label_error=errors,
+    )

@@ -1,0 +1,334 @@
+"""Training many replicates as one LightningModule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from cst_lightning.distributions import probs
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
+from cst_lightning.losses import factual_nll, rows_last
+from cst_lightning.metrics import evaluate
+from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
+from cst_lightning.protocols import Protocol, get_protocol
+from cst_lightning.stopping import ReplicateStopping
+from cst_lightning.streams import Bits, generator, row_order
+
+_EVALUATION_ROWS = 2048
+
+
+class StackedModule(pl.LightningModule):
+    """``S`` seeds times ``W`` variants of a hyper-parameter, trained together and independently.
+
+    Replicate ``s * W + w`` is variant ``w`` of seed ``s``. The loss is the sum of each replicate's own
+    loss, so no replicate touches another. One batch of the data loader is the whole log (``Feedback``);
+    a ``training_step`` runs one epoch of minibatches over it, so the Trainer counts an epoch as one step.
+
+    Args:
+        shape: sizes of the problem (``Shape`` or the dict that a checkpoint holds).
+        seeds: one a replicate group; initial weights, row order and dropout are drawn from it alone.
+        protocol: a ``Protocol``, its name, or its dict.
+        grid: the hyper-parameter of each variant, ``[W]`` for all seeds alike or ``[S, W]``.
+        network: a factory of a plain ``nn.Module`` to use in place of the protocol's network
+            (see ``LiftedNetwork``); not kept in checkpoints, so pass it to ``load_from_checkpoint`` again.
+
+    Attributes:
+        stopped_epoch: epochs trained, int64 ``[R]``. failed_epoch: epoch in which the loss turned
+            non-finite, 0 where it did not, int64 ``[R]``.
+    """
+
+    #: name in registries, records and tables
+    name = ""
+    #: raise it when a change alters the results: it is part of a run's identity
+    version = 1
+    #: protocol fields that this part reads besides those of every training; None says it may read all
+    protocol_fields: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        shape: Shape | Mapping[str, int],
+        seeds: Sequence[int] = (0,),
+        protocol: Protocol | str | Mapping[str, Any] = "written",
+        grid: Sequence[float] | Sequence[Sequence[float]] = (0.0,),
+        network: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape = shape if isinstance(shape, Shape) else Shape(**shape)
+        self.seeds = [int(seed) for seed in seeds]
+        if len(set(self.seeds)) < len(self.seeds) or not self.seeds or min(self.seeds) < 0:
+            raise InputError(f"seeds={self.seeds}: allowed are different integers from 0, at least one")
+        self.protocol = get_protocol(protocol)
+        rows = [list(row) if isinstance(row, Sequence) else None for row in grid]
+        self.grid = [[float(v) for v in row] for row in rows if row is not None] or [
+            [float(v) for v in grid if not isinstance(v, Sequence)] for _ in self.seeds
+        ]
+        if len(self.grid) != len(self.seeds) or len({len(row) for row in self.grid}) != 1 or not self.grid[0]:
+            raise InputError(f"grid={grid!r}: allowed is [W] or one [W] for each of the {len(self.seeds)} seeds")
+        self.automatic_optimization = False
+        self.network = self._make_network(network)
+        self.save_hyperparameters(
+            {
+                "shape": {name: getattr(self.shape, name) for name in ("n_features", "n_actions", "n_outcomes")},
+                "seeds": self.seeds,
+                "protocol": self.protocol.to_dict(),
+                "grid": self.grid,
+            }
+        )
+        n_replicates = len(self.seeds) * self.n_variants
+        self.register_buffer("stopped_epoch", torch.zeros(n_replicates, dtype=torch.int64))
+        self.register_buffer("failed_epoch", torch.zeros(n_replicates, dtype=torch.int64))
+        self.training_loss = torch.zeros(n_replicates)
+        self.validation_nll: Tensor | None = None
+        self.test_metrics: dict[str, Tensor] = {}
+        self._streams: dict[str, Bits] = {}
+        self._order: list[torch.Generator] = []
+        self._resumed: dict[str, Any] | None = None
+        self._prepared = False
+
+    # --- what a subclass says -------------------------------------------------------------------
+
+    @classmethod
+    def hidden_units(cls, protocol: Protocol) -> int:
+        """Width of the network under ``protocol``."""
+        return protocol.hidden
+
+    @classmethod
+    def rate(cls, protocol: Protocol) -> float:
+        """Adam's learning rate under ``protocol``."""
+        return protocol.learning_rate
+
+    @classmethod
+    def epochs(cls, protocol: Protocol) -> int:
+        """Epochs under ``protocol``, at most."""
+        return protocol.max_epochs
+
+    @classmethod
+    def default_grid(cls, protocol: Protocol) -> tuple[float, ...]:
+        """Values of the hyper-parameter to train under ``protocol``."""
+        return (0.0,)
+
+    def prepare(self, feedback: Feedback) -> None:
+        """Called once a fit with the whole log, before its first step."""
+
+    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
+        """Loss of each replicate, ``[R]``, for a minibatch ``[S, B, ...]``; ``rows`` says where it stands in the log."""
+        raise NotImplementedError
+
+    # --- the stack ------------------------------------------------------------------------------
+
+    @property
+    def n_variants(self) -> int:
+        """``W``."""
+        return len(self.grid[0])
+
+    @property
+    def hyperparameter(self) -> Tensor:
+        """The grid as one value a replicate, ``[R]``."""
+        return torch.tensor(self.grid, device=self.device).flatten()
+
+    def repeat(self, tensor: Tensor) -> Tensor:
+        """``[S, ...]`` to ``[R, ...]``, each seed's values for each of its variants."""
+        return tensor.repeat_interleave(self.n_variants, 0) if self.n_variants > 1 else tensor
+
+    def bits(self, purpose: str, n_rows: int) -> Tensor:
+        """Random bits for one pass of the network over ``n_rows`` rows, from the stream ``purpose``."""
+        return self._streams[purpose].take(self.network.n_bits(n_rows))
+
+    def random(self, purpose: str, n: int) -> Tensor:
+        """``n`` random 16-bit integers a seed, int16 ``[S, n]``."""
+        return self._streams[purpose].take(n)
+
+    def replicate_state(self) -> dict[str, Tensor]:
+        """Every trained tensor, each with the leading axis ``R``."""
+        state = {f"p/{name}": value for name, value in self.network.named_parameters()}
+        return state | {f"b/{name}": value for name, value in self.network.named_buffers()}
+
+    def select(self, variants: Sequence[int]) -> Self:
+        """One chosen variant a seed, as a module of its own with ``W = 1``; ``variants`` is ``[S]``."""
+        grid = [[row[variant]] for row, variant in zip(self.grid, variants, strict=True)]
+        chosen = type(self)(self.shape, self.seeds, self.protocol, grid, self._factory)
+        index = torch.tensor([s * self.n_variants + v for s, v in enumerate(variants)], device=self.device)
+        chosen.to(self.device)
+        with torch.no_grad():
+            for name, value in chosen.replicate_state().items():
+                value.copy_(self.replicate_state()[name][index])
+        chosen.stopped_epoch, chosen.failed_epoch = self.stopped_epoch[index], self.failed_epoch[index]
+        return chosen
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits of every action without dropout, ``[S or 1, N, d]`` to ``[R, N, K, m-1]``."""
+        was_training = self.training
+        self.eval()
+        x = x.to(self.device).expand(len(self.seeds), -1, -1)
+        parts = [self.network(part).logits for part in x.split(_EVALUATION_ROWS, 1)]
+        self.train(was_training)
+        return torch.cat(parts, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Probabilities of all outcomes under every action, ``[R, N, K, m]``, without dropout."""
+        return probs(self.logits(x))
+
+    def _make_network(self, factory: Callable[[], nn.Module] | None) -> OutcomeNetwork | LiftedNetwork:
+        self._factory = factory
+        if factory is not None:
+            return LiftedNetwork(factory, self.shape, self.seeds, self.n_variants)
+        return OutcomeNetwork(
+            self.shape,
+            self.seeds,
+            self.n_variants,
+            hidden=self.hidden_units(self.protocol),
+            depth=self.protocol.depth,
+            dropout=self.protocol.dropout,
+            architecture=self.protocol.architecture,
+        )
+
+    # --- Lightning ------------------------------------------------------------------------------
+
+    @override
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.network.parameters(), lr=self.rate(self.protocol), fused=True)
+
+    @override
+    def configure_callbacks(self) -> list[pl.Callback]:
+        protocol = self.protocol
+        return [ReplicateStopping(protocol.stopping, protocol.patience, protocol.min_improvement, self.kept())]
+
+    def kept(self) -> Any:
+        """Which epoch's weights stay: ``last`` or ``best``."""
+        return self.protocol.keep
+
+    @override
+    def on_fit_start(self) -> None:
+        purposes = ("dropout", "teacher", "cvat")
+        self._streams = {purpose: Bits(self.seeds, purpose, self.device) for purpose in purposes}
+        self._order = [generator(seed, "order", self.device) for seed in self.seeds]
+        if self._resumed is not None:
+            for purpose, stream in self._streams.items():
+                stream.load_state_dict(self._resumed[purpose])
+            for source, state in zip(self._order, self._resumed["order"], strict=True):
+                source.set_state(state.cpu())
+        else:
+            self.failed_epoch.zero_()
+        self._resumed, self._prepared = None, False
+
+    @override
+    def training_step(self, feedback: Feedback, batch_idx: int) -> None:
+        feedback = self._aligned(feedback)
+        if not self._prepared:
+            self.prepare(feedback)
+            self._prepared = True
+        lightning_optimizer = self.optimizers()
+        assert not isinstance(lightning_optimizer, list)
+        optimizer = lightning_optimizer.optimizer
+        rows_of_batches = list(self._minibatches(feedback.n_rows))
+        total = torch.zeros_like(self.failed_epoch, dtype=torch.float32)
+        for number, rows in enumerate(rows_of_batches, 1):
+            batch = feedback.row_range(rows.start, rows.stop) if isinstance(rows, slice) else feedback.rows(rows)
+            optimizer.zero_grad(set_to_none=True)
+            loss = self.batch_loss(batch, rows)
+            self.manual_backward(loss.sum())
+            # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
+            (lightning_optimizer if number == len(rows_of_batches) else optimizer).step()
+            total += loss.detach()
+        self.training_loss = total / len(rows_of_batches)
+        self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self.validation_nll = None
+
+    @override
+    def validation_step(self, feedback: Feedback, batch_idx: int) -> None:
+        feedback = self._aligned(feedback)
+        action, outcome = self.repeat(feedback.action), self.repeat(feedback.outcome)
+        self.validation_nll = factual_nll(self.logits(feedback.x), action, outcome)
+        self.log("val_nll", self.validation_nll.mean(), batch_size=feedback.n_rows)
+
+    @override
+    def test_step(self, potential: PotentialOutcomes, batch_idx: int) -> None:
+        self.test_metrics = evaluate(self.logits(potential.x), potential)
+        for name, value in self.test_metrics.items():
+            self.log(f"test_{name}", value.mean(), batch_size=potential.x.shape[1])
+
+    @override
+    def predict_step(self, x: Tensor, batch_idx: int) -> Tensor:
+        return self(x)
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._streams:
+            streams: dict[str, Any] = {purpose: stream.state_dict() for purpose, stream in self._streams.items()}
+            checkpoint["streams"] = streams | {"order": [source.get_state() for source in self._order]}
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._resumed = checkpoint.get("streams")
+
+    def _aligned(self, feedback: Feedback) -> Feedback:
+        if feedback.shape != self.shape:
+            raise InputError(f"the log has {feedback.shape}, the module {self.shape}")
+        if feedback.n_replicates not in (1, len(self.seeds)):
+            raise InputError(
+                f"the log has {feedback.n_replicates} replicates, the module {len(self.seeds)} seeds: "
+                "allowed is one log for all seeds, or one for each"
+            )
+        return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
+
+    def _minibatches(self, n_rows: int) -> Iterator[slice | Tensor]:
+        bounds = batch_bounds(n_rows, self.protocol.batch_size)
+        if not self.protocol.shuffle:
+            yield from (slice(start, stop) for start, stop in bounds)
+            return
+        order = row_order(self._order, n_rows)
+        yield from (order[:, start:stop] for start, stop in bounds)
+
+
+def batch_bounds(n_rows: int, batch_size: int) -> list[tuple[int, int]]:
+    """Where the minibatches of an epoch start and stop; every row is in one.
+
+    A last batch of a single row joins the one before it, since batch norm cannot train on one row.
+
+    Raises:
+        InputError: fewer rows than a batch.
+    """
+    if n_rows < batch_size:
+        raise InputError(f"batch_size={batch_size}: only {n_rows} logged rows to train on, so allowed is 1..{n_rows}")
+    starts = list(range(0, n_rows, batch_size))
+    if len(starts) > 1 and n_rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], n_rows], strict=True))
+
+
+def take_rows(tensor: Tensor, rows: slice | Tensor) -> Tensor:
+    """Rows of ``[S or R, N, ...]`` as ``batch_loss`` gets them: a slice, or int64 ``[S, B]``."""
+    if isinstance(rows, slice):
+        return tensor[:, rows]
+    index = rows.repeat_interleave(len(tensor) // len(rows), 0)
+    return rows_last(tensor[torch.arange(len(tensor), device=tensor.device)[:, None], index])
+
+
+def fit(module: StackedModule, data: pl.LightningDataModule, *, max_epochs: int | None = None, **trainer: Any) -> None:
+    """Train ``module`` with a quiet Trainer, for as long as its protocol says.
+
+    Args:
+        max_epochs: by default the protocol's.
+        trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
+    """
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
+    epochs = max_epochs or type(module).epochs(module.protocol)
+    pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)

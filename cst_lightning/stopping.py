@@ -1,0 +1,116 @@
+"""Stopping, best-epoch snapshots and the non-finite guard, each replicate for itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+from typing import Protocol as TypingProtocol
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+
+class StackedParameters(TypingProtocol):
+    """What the callback needs of a module: losses of the epoch and parameters with a leading axis ``R``."""
+
+    training_loss: Tensor
+    validation_nll: Tensor | None
+    failed_epoch: Tensor
+    stopped_epoch: Tensor
+
+    def replicate_state(self) -> dict[str, Tensor]: ...
+
+
+class ReplicateStopping(pl.Callback):
+    """Stops each replicate by a rule of its own and hands back the weights that the rule keeps.
+
+    A replicate that has stopped goes on in the stack, but its snapshot is what stays. A replicate
+    whose loss or validation NLL turns non-finite is marked failed (``module.failed_epoch``) and
+    frozen at its last snapshot; its neighbours never notice. Training ends when no replicate is left.
+
+    Args:
+        rule: ``fixed`` runs all epochs; ``converged`` watches the training loss; ``early`` watches
+            the NLL of the held-out observed rows (``val_dataloaders``).
+        patience: epochs without improvement after which a replicate stops.
+        min_improvement: relative improvement that counts.
+        keep: ``best`` keeps the epoch of the lowest watched value (for ``fixed``: training loss),
+            ``last`` the epoch a replicate stopped at.
+    """
+
+    def __init__(
+        self,
+        rule: Literal["fixed", "converged", "early"],
+        patience: int = 50,
+        min_improvement: float = 0.0,
+        keep: Literal["last", "best"] = "last",
+    ) -> None:
+        self.rule, self.patience, self.min_improvement, self.keep = rule, patience, min_improvement, keep
+        self._state: dict[str, Tensor] = {}
+        self._snapshot: dict[str, Tensor] = {}
+
+    def _start(self, module: StackedParameters) -> None:
+        loss = module.training_loss
+        self._state = {
+            "best": torch.full_like(loss, torch.inf),
+            "reference": torch.full_like(loss, torch.inf),
+            "waited": torch.zeros_like(loss, dtype=torch.int64),
+            "active": torch.ones_like(loss, dtype=torch.bool),
+        }
+        self._snapshot = {name: value.detach().clone() for name, value in module.replicate_state().items()}
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        module = cast("StackedParameters", pl_module)
+        if not self._state:
+            self._start(module)
+        state, epoch = self._state, trainer.current_epoch + 1
+        watched = module.validation_nll if self.rule == "early" else module.training_loss
+        if watched is None:
+            raise RuntimeError("stopping=early needs a val_dataloader with held-out observed rows")
+        finite = torch.isfinite(watched) & torch.isfinite(module.training_loss)
+        module.failed_epoch[state["active"] & ~finite] = epoch
+        active = state["active"] & finite
+        better = active & (watched < state["best"])
+        state["best"] = torch.where(better, watched, state["best"])
+        # a drop of min_improvement times the reference; with inf as reference any finite value is one
+        counts = active & (
+            watched < state["reference"] - self.min_improvement * state["reference"].abs().nan_to_num(posinf=0)
+        )
+        state["reference"] = torch.where(counts, watched, state["reference"])
+        state["waited"] = torch.where(counts, 0, state["waited"] + 1)
+        stopping = active & (state["waited"] >= self.patience) if self.rule != "fixed" else torch.zeros_like(active)
+        state["active"] = active & ~stopping
+        module.stopped_epoch[active] = epoch
+        self._save(module, better if self.keep == "best" else stopping)
+        if not state["active"].any():
+            trainer.should_stop = True
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Restore what the rule keeps; a replicate still running with ``keep=last`` has it already."""
+        module = cast("StackedParameters", pl_module)
+        if not self._state:
+            return
+        kept = ~self._state["active"] if self.keep == "last" else torch.ones_like(self._state["active"])
+        with torch.no_grad():
+            for name, value in module.replicate_state().items():
+                value.copy_(_choose(kept, self._snapshot[name], value))
+        self._state, self._snapshot = {}, {}
+
+    def _save(self, module: StackedParameters, which: Tensor) -> None:
+        if which.any():
+            for name, value in module.replicate_state().items():
+                self._snapshot[name] = _choose(which, value.detach(), self._snapshot[name])
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._state, "snapshot": self._snapshot}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._state, self._snapshot = state_dict["state"], state_dict["snapshot"]
+
+
+def _choose(which: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(which.view(-1, *[1] * (yes.ndim - 1)), yes, no)

@@ -1,0 +1,1 @@
+"""Data sets with logged feedback, one LightningDataModule a file."""

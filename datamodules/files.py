@@ -1,0 +1,141 @@
+"""Readers of multi-label files: LIBSVM text and ARFF. Both name file and line of what they cannot read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.io import arff
+
+from cst_lightning.errors import InputError
+
+
+def read_libsvm(
+    path: str | Path, *, n_features: int, n_labels: int, first_feature: int = 1, first_label: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """A multi-label LIBSVM file (``.bz2`` and ``.gz`` too) as dense features ``[N, d]`` and labels ``[N, K]``.
+
+    A line is ``label,label index:value index:value``; features left out are 0, a line that begins with
+    a feature has no label. scikit-learn's reader takes that first feature for a label and cannot say
+    in which line a mistake stands, so this one reads by itself.
+
+    Args:
+        n_features, n_labels: widths, stated so that a training and a test file agree.
+        first_feature, first_label: index base of each, 0 or 1.
+
+    Raises:
+        InputError: no rows, or a line that does not fit; the message names file and line.
+    """
+    path = Path(path)
+    features: list[NDArray[np.float64]] = []
+    labels: list[NDArray[np.int64]] = []
+    with _open(path) as lines:
+        for number, raw in enumerate(lines, 1):
+            line = raw.split("#", 1)[0].strip()
+            if not line:
+                continue
+            try:
+                x, y = _libsvm_row(line, n_features, n_labels, first_feature, first_label)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: {error}") from None
+            features.append(x)
+            labels.append(y)
+    if not features:
+        raise InputError(f"{path}: no rows")
+    return np.stack(features), np.stack(labels)
+
+
+def _libsvm_row(
+    line: str, n_features: int, n_labels: int, first_feature: int, first_label: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    tokens = line.replace(", ", ",").replace(" ,", ",").split()
+    named = [] if ":" in tokens[0] else [token for token in tokens[0].split(",") if token]
+    x, y = np.zeros(n_features), np.zeros(n_labels, dtype=np.int64)
+    for token in named:
+        label = float(token) - first_label
+        if not (label.is_integer() and 0 <= label < n_labels):
+            raise ValueError(f"label {token}: allowed are {first_label}..{n_labels - 1 + first_label}")
+        if y[int(label)]:
+            raise ValueError(f"label {token} stands twice")
+        y[int(label)] = 1
+    previous = -1
+    for token in tokens[0 if ":" in tokens[0] else 1 :]:
+        index_text, _, value_text = token.partition(":")
+        index = int(index_text) - first_feature
+        if not 0 <= index < n_features:
+            raise ValueError(f"feature {index_text}: allowed are {first_feature}..{n_features - 1 + first_feature}")
+        if index <= previous:
+            raise ValueError(f"feature {index_text} stands twice or out of order")
+        x[index] = float(value_text) + 0.0  # turns -0.0 into 0.0
+        previous = index
+    if not np.isfinite(x).all():
+        raise ValueError(f"feature {int(np.flatnonzero(~np.isfinite(x))[0]) + first_feature} is not a finite number")
+    return x, y
+
+
+def read_arff(path: str | Path, *, labels: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """A dense multi-label ARFF file as features ``[N, d]`` and labels ``[N, K]``, through ``scipy.io.arff``.
+
+    Args:
+        labels: names of the label columns, wherever they stand; all others are features and must be
+            numeric. A label is 1 for ``1`` or ``TRUE``, 0 for ``0`` or ``FALSE`` (quoted or padded too).
+
+    Raises:
+        InputError: sparse rows, a missing value, a column or value that is not allowed.
+    """
+    path = Path(path)
+    try:
+        data, meta = arff.loadarff(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (ValueError, NotImplementedError, StopIteration, arff.ArffError) as error:
+        hint = "; sparse rows ({index value, ...}) are not supported: write them out" if _sparse(path) else ""
+        raise InputError(f"{path}: no readable dense ARFF file ({error}){hint}") from None
+    names = {name.strip().strip("'\""): name for name in meta.names()}
+    for label in labels:
+        if label not in names:
+            raise InputError(f"{path}: no column {label!r}: columns are {', '.join(names)}")
+    if not len(data):
+        raise InputError(f"{path}: no rows")
+    features = [name for name in names if name not in set(labels)]
+    x = np.empty((len(data), len(features)))
+    for column, name in enumerate(features):
+        values = data[names[name]]
+        if not np.issubdtype(values.dtype, np.number):
+            raise InputError(f"{path}: feature {name!r} is not numeric: encode it first, or name it as a label")
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"{path}: feature {name!r} is missing in row {int(np.flatnonzero(~np.isfinite(values))[0])}"
+            )
+        x[:, column] = values
+    y = np.stack([_binary(path, label, data[names[label]]) for label in labels], 1)
+    return x, y
+
+
+def _binary(path: Path, name: str, values: NDArray[np.generic]) -> NDArray[np.int64]:
+    known = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+    out = np.empty(len(texts), dtype=np.int64)
+    for row, text in enumerate(texts):
+        value = known.get(text.strip().strip("'\"").strip().lower())
+        if value is None:
+            raise InputError(f"{path}: label {name!r} is {text!r} in row {row}: allowed are 0, 1, FALSE and TRUE")
+        out[row] = value
+    return out
+
+
+def _sparse(path: Path) -> bool:
+    with _open(path) as lines:
+        return any(line.lstrip().startswith("{") for line in lines)
+
+
+def _open(path: Path) -> IO[str]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    opener = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
+    return opener(path, "rt", encoding="utf-8")  # type: ignore[operator,no-any-return]  # all three take these
