@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.store import Record, Store
-from cst_lightning.feedback import PotentialOutcomes
 from cst_lightning.metrics import evaluate
 from cst_lightning.selection import best, get_rule, scores
 from cst_lightning.self_training import Round, SelfTraining, self_train
@@ -106,6 +105,10 @@ class _Made:
     backbone: StackedModule
     rounds: list[Round]
 
+    def replicate(self, number: int) -> int:
+        """Place in the stack of the variant chosen for seed ``number``."""
+        return number * self.module.n_variants + self.choice.variants[number]
+
 
 def _choose(module: StackedModule, data: BanditDataModule, first: int = 0, last: int | None = None) -> _Choice:
     last = module.n_variants if last is None else last
@@ -128,9 +131,9 @@ def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -
 
 
 def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> Record:
-    module, choice = made.module.select(made.choice.variants), made.choice
+    module = made.module.select(made.choice.variants)
     values = evaluate(module.logits(data.test.x).cpu(), data.test)
-    floor = _floors(data.test)
+    floor = data.test.floor()
     failed = (module.failed_epoch + _backbone_failed(made)).tolist()
     results = []
     for number, seed in enumerate(cell.seeds):
@@ -148,9 +151,7 @@ def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> R
                 "floor": {name: _number(value[number]) for name, value in floor.items()},
                 "scores": _scores(made, number),
                 "by_weight": made.by_weight[number] if made.by_weight else {},
-                "rounds": [
-                    _round_of(done, number * made.module.n_variants + choice.variants[number]) for done in made.rounds
-                ],
+                "rounds": [_round_of(done, made.replicate(number)) for done in made.rounds],
             }
         )
     rule = get_rule(cell.protocol.selection) if _chose(made) else None
@@ -211,10 +212,6 @@ def _backbone_failed(made: _Made) -> Tensor:
 def _round_of(done: Round, replicate: int) -> dict[str, Any]:
     values = {name: value[replicate] for name, value in asdict(done).items() if value is not None}
     return {name: _number(value) if isinstance(value, float) else value for name, value in values.items()}
-
-
-def _floors(potential: PotentialOutcomes) -> dict[str, Tensor]:
-    return potential.floor()
 
 
 def _number(value: Tensor | float) -> float | None:

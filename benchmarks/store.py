@@ -55,7 +55,7 @@ class Store:
         except (ValueError, KeyError, TypeError):
             pass
         if path.exists():
-            os.replace(path, path.with_suffix(".damaged"))
+            path.replace(path.with_suffix(".damaged"))
         return None
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
@@ -138,6 +138,6 @@ def _replace(path: Path, write: Any) -> None:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o644)
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
+from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from jsonargparse import ActionParser, ArgumentParser, Namespace
+from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 from rich.console import Console
 
 from benchmarks.executors.local import Event, run_local
@@ -24,6 +24,7 @@ from benchmarks.tables import TITLES, make_entries, notes, to_csv, to_latex, to_
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import RULES
+from cst_lightning.stacked import batch_bounds
 
 #: protocol fields with an option of their own, which therefore stand in no --override
 _OWN_OPTIONS = ("name", "cvat_weights", "selection")
@@ -31,18 +32,17 @@ _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
 def make_parser() -> ArgumentParser:
     """The options; see ``--help``."""
-    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__, default_env=False)
+    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__, exit_on_error=False)
     presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
     parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
     parser.add_argument("--preset", type=str, default="paper", help=f"what to run: {presets}")
-    parser.add_argument(
-        "--protocol", type=str | None, default=None, help=f"{', '.join(PROTOCOLS)}; by default the preset's"
-    )
-    parser.add_argument("--datasets", type=list[str] | None, nargs="+", default=None, help="such as D1 D1@o=2 scene")
-    parser.add_argument("--backbones", type=list[str] | None, nargs="+", default=None, help="names, or class paths")
-    parser.add_argument("--methods", type=list[str] | None, nargs="+", default=None, help=", ".join(METHODS))
-    parser.add_argument("--seeds", type=list[str | int] | None, nargs="+", default=None, help="such as 0..4, or 0 1 7")
-    parser.add_argument("--cvat-weights", type=list[float] | None, nargs="+", default=None, help="CVAT weights tried")
+    protocols = f"{', '.join(PROTOCOLS)}; by default the preset's"
+    parser.add_argument("--protocol", type=str | None, default=None, help=protocols)
+    parser.add_argument("--datasets", type=str, nargs="+", default=None, help="such as D1 D1@o=2 scene")
+    parser.add_argument("--backbones", type=str, nargs="+", default=None, help="names, or class paths")
+    parser.add_argument("--methods", type=str, nargs="+", default=None, help=", ".join(METHODS))
+    parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
+    parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
     parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
     parser.add_argument("--workers", type=int | None, default=None, help="jobs at a time; by default one a core")
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
@@ -57,28 +57,25 @@ def make_parser() -> ArgumentParser:
         help="cells that have a record: leave all, run the failed ones again, or run all again",
     )
     overrides = ArgumentParser(description="protocol fields to replace")
-    hints = get_type_hints(Protocol)
-    for field in dataclasses.fields(Protocol):
-        if field.name not in _OWN_OPTIONS:
-            hint = (
-                list[int]
-                if field.name == "max_epochs_cst"
-                else list[float]
-                if field.name == "hsic_weights"
-                else hints[field.name]
-            )
-            many = {"nargs": "+"} if field.name in ("max_epochs_cst", "hsic_weights") else {}
-            overrides.add_argument(f"--{field.name}", type=hint | None, default=None, **many)
+    for name, hint in get_type_hints(Protocol).items():
+        if name in _OWN_OPTIONS:
+            continue
+        if get_origin(hint) is tuple:
+            overrides.add_argument(f"--{name}", type=get_args(hint)[0], default=SUPPRESS, nargs="+")
+        else:
+            overrides.add_argument(f"--{name}", type=hint, default=SUPPRESS)
     parser.add_argument("--override", action=ActionParser(parser=overrides), help="protocol fields to replace")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 if a cell failed, 2 for bad input, 130 for Ctrl-C."""
-    options = make_parser().parse_args(arguments)
     console = Console(stderr=True)
     try:
-        return run(options, console)
+        return run(make_parser().parse_args(arguments), console)
+    except ArgumentError as error:
+        print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
+        return 2
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -113,10 +110,8 @@ def run(options: Namespace, console: Console) -> int:
         for job in todo:
             for cell in job.cells:
                 store.discard(cell)
-    done = sum(len(job.cells) for job in jobs) - sum(len(job.cells) for job in todo)
-    console.print(
-        f"{len(jobs)} jobs, {sum(len(job.cells) for job in jobs)} cells, {done} already recorded; writing {out}"
-    )
+    cells, left = (sum(len(job.cells) for job in some) for some in (jobs, todo))
+    console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}")
     interrupted = _train(todo, store, options, workers, console)
     return _finish(jobs, store, console, interrupted)
 
@@ -172,7 +167,7 @@ def _cores() -> int:
 
 
 def _overrides(options: Namespace) -> dict[str, Any]:
-    given = {name: value for name, value in vars(options.override).items() if value is not None}
+    given = dict(vars(options.override)) if "override" in options else {}
     own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
     return given | {name: value for name, value in own.items() if value is not None}
 
@@ -197,8 +192,6 @@ def _resolved(jobs: Sequence[Job], options: Namespace) -> dict[str, Any]:
 
 def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
     """Read every data set once for one seed, so that a missing file or a batch too large shows before any work."""
-    from cst_lightning.stacked import batch_bounds
-
     for job in {str(job.dataset): job for job in jobs}.values():
         data = job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
         data.setup()

@@ -21,6 +21,10 @@ TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 _BACKBONES = {"dm": "DM", "hsic": "HSIC", "udm": "UDM"}
 _METHODS = {"backbone": "backbone", "pl": "PL", "pl_cvat": "PL + CVAT"}
 ORACLE = "†"
+_COLUMNS = (
+    "protocol", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean", "standard_error",
+    "paper_mean", "paper_standard_error", "floor", "selection", "oracle",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,32 +149,14 @@ def to_markdown(entries: Sequence[Entry]) -> str:
     floors = [_floor(entries, dataset) for dataset in datasets]
     if any(floors):
         lines.append("| floor | | | " + " | ".join(floors) + " |")
-    return "\n".join(lines + ["", *notes(entries), ""])
+    return "\n".join([*lines, "", *notes(entries), ""])
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """Every entry as a row, in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            "protocol",
-            "dataset",
-            "backbone",
-            "method",
-            "metric",
-            "status",
-            "n",
-            "n_asked",
-            "mean",
-            "standard_error",
-            "paper_mean",
-            "paper_standard_error",
-            "floor",
-            "selection",
-            "oracle",
-        ]
-    )
+    writer.writerow(_COLUMNS)
     for entry in entries:
         ours, paper = entry.ours, entry.paper or ("", "")
         writer.writerow(
@@ -197,7 +183,7 @@ def to_latex(entries: Sequence[Entry]) -> str:
     lines += ["Backbone & Method & & " + " & ".join(map(tex, datasets)) + r" \\", r"\midrule"]
     for backbone, method in rows:
         found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
-        ours = [r"\textbf{%s}" % tex(_ours(e)) if e is not None and e.best else tex(_ours(e)) for e in found]
+        ours = [rf"\textbf{{{tex(_ours(e))}}}" if e is not None and e.best else tex(_ours(e)) for e in found]
         lines.append(f"{tex(backbone_title(backbone))} & {tex(_METHODS[method])} & ours & " + " & ".join(ours) + r" \\")
         if any(entry is not None and entry.paper for entry in found):
             lines.append("& & paper & " + " & ".join(tex(_paper(entry)) for entry in found) + r" \\")

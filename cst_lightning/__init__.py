@@ -13,7 +13,9 @@ from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import MATCHED, RELEASED, WRITTEN, Protocol, get_protocol
 from cst_lightning.self_training import Round, SelfTraining, self_train
 from cst_lightning.stacked import StackedModule, fit
-from cst_lightning.version import VERSION as __version__
+from cst_lightning.version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
     "HSIC",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -94,9 +95,7 @@ class OutcomeNetwork(nn.Module):
         self.steps = ("linear", "drop", "act", "linear", "embedding", *head)
         sources = [generator(seed, "init") for seed in seeds]
         sizes = [shape.n_features, *[hidden] * (depth - 1), n_logits]
-        self.linear = nn.ModuleList(
-            StackedLinear(n_in, n_out, n_variants, sources) for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.linear = nn.ModuleList(StackedLinear(n_in, n_out, n_variants, sources) for n_in, n_out in pairwise(sizes))
         self._n_masked = sum(
             sizes[self.steps[: i + 1].count("linear")] for i, step in enumerate(self.steps) if step == "drop"
         )
@@ -124,7 +123,7 @@ class OutcomeNetwork(nn.Module):
                 mask = masks[:, used : used + width * n_rows].view(self.n_seeds, 1, width, n_rows)
                 used += width * n_rows
                 h = (h.view(self.n_seeds, -1, width, n_rows) * mask).view(h.shape)
-        logits = h.transpose(-1, -2).unflatten(-1, (self.shape.n_actions, -1))
+        logits = h.transpose(-1, -2).view(-1, n_rows, self.shape.n_actions, self.shape.n_outcomes - 1)
         return Output(logits, embedding)
 
 

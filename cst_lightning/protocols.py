@@ -54,7 +54,7 @@ class Protocol:
     max_epochs_udm: int
     #: epochs of each CST round, at most; the last number serves for further rounds
     max_epochs_cst: tuple[int, ...]
-    #: fixed: all epochs; converged: until the training loss stalls; early: until the NLL of the held-out observed rows does
+    #: fixed: all epochs; converged: until the training loss stalls; early: until the NLL of held-out observed rows does
     stopping: Literal["fixed", "converged", "early"]
     #: epochs without improvement after which a replicate stops
     patience: int

@@ -97,9 +97,7 @@ def scores(
     """
     rows: Feedback | PotentialOutcomes | None = oracle if rule.oracle else held_out
     if rows is None:
-        what = (
-            "fully labelled validation rows" if rule.oracle else "held-out observed rows (protocol field holdout > 0)"
-        )
+        what = "fully labelled validation rows" if rule.oracle else "held-out observed rows (protocol field holdout)"
         raise InputError(f"selection={rule.name} needs {what}, and there are none")
     rows = rows.to("cpu").expand(len(module.seeds))
     logits = module.logits(rows.x).cpu()

@@ -49,6 +49,8 @@ class StackedModule(pl.LightningModule):
     version = 1
     #: protocol fields that this part reads besides those of every training; None says it may read all
     protocol_fields: tuple[str, ...] | None = None
+    stopped_epoch: Tensor
+    failed_epoch: Tensor
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class StackedModule(pl.LightningModule):
         """Called once a fit with the whole log, before its first step."""
 
     def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
-        """Loss of each replicate, ``[R]``, for a minibatch ``[S, B, ...]``; ``rows`` says where it stands in the log."""
+        """Loss of each replicate, ``[R]``, for a minibatch ``[S, B, ...]``; ``rows`` is its place in the log."""
         raise NotImplementedError
 
     # --- the stack ------------------------------------------------------------------------------

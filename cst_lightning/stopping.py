@@ -19,7 +19,9 @@ class StackedParameters(TypingProtocol):
     failed_epoch: Tensor
     stopped_epoch: Tensor
 
-    def replicate_state(self) -> dict[str, Tensor]: ...
+    def replicate_state(self) -> dict[str, Tensor]:
+        """Every trained tensor, with a leading axis ``R``."""
+        ...
 
 
 class ReplicateStopping(pl.Callback):

@@ -55,7 +55,8 @@ class Bits:
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where ``state_dict`` was taken."""
         states, left = state["generators"], state["left"]
-        assert isinstance(states, list) and isinstance(left, Tensor)
+        assert isinstance(states, list)
+        assert isinstance(left, Tensor)
         for source, value in zip(self._generators, states, strict=True):
             source.set_state(value.cpu())
         self._buffer, self._used = left.to(self._buffer.device), 0

@@ -46,8 +46,8 @@ class BanditDataModule(pl.LightningDataModule):
         train_outcomes, oracle_validation, test: potential outcomes, for evaluation only.
     """
 
-    #: name on the command line, in records and in tables
-    name: ClassVar[str] = ""
+    #: names on the command line, in records and in tables
+    names: ClassVar[tuple[str, ...]] = ()
     #: raise it when a change alters the data: it is part of a run's identity
     version: ClassVar[int] = 1
 

@@ -138,4 +138,4 @@ def _open(path: Path) -> IO[str]:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     opener = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
-    return opener(path, "rt", encoding="utf-8")  # type: ignore[operator,no-any-return]  # all three take these
+    return opener(path, "rt", encoding="utf-8")

@@ -28,7 +28,7 @@ class MoonsDataModule(BanditDataModule):
             fully labelled validation points. noise: standard deviation of the moons.
     """
 
-    name = "moons"
+    names = ("moons",)
 
     def __init__(
         self,

@@ -162,21 +162,21 @@ class _Published(MultiLabelDataModule):
 class SceneDataModule(_Published):
     """Scene (Boutell et al. 2004): 2407 images, 294 features, 6 labels."""
 
-    name = "scene"
+    names = ("scene",)
     source = SCENE
 
 
 class YeastDataModule(_Published):
     """Yeast (Elisseeff and Weston 2002): 2417 genes, 103 features, 14 labels."""
 
-    name = "yeast"
+    names = ("yeast",)
     source = YEAST
 
 
 class SyntheticMultiLabelDataModule(MultiLabelDataModule):
     """scikit-learn's generated multi-label set, small and without a download: for tests and smoke runs."""
 
-    name = "multilabel"
+    names = ("multilabel",)
     n_validation = 50
     n_trees = 10
 
