@@ -26,10 +26,10 @@ _TRAINING = (
     "architecture", "depth", "dropout", "batch_size", "shuffle", "stopping", "patience", "min_improvement", "keep",
 )  # fmt: skip
 _SELF_TRAINING = (
-    "hidden_cst", "learning_rate", "max_epochs_cst", "keep_cst", "rounds", "labels", "teacher_dropout", "drop_median",
-    "warm_start", "reduction",
+    "hidden_cst", "learning_rate_cst", "max_epochs_cst", "keep_cst", "rounds", "labels", "teacher_dropout",
+    "drop_median", "warm_start", "reduction",
 )  # fmt: skip
-_CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "selection")
+_CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing", "selection")
 
 
 @cache

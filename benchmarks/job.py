@@ -43,7 +43,7 @@ class Settings:
 
 def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     """Train and record the cells of ``job``, in order; the record of each is in place as soon as it is done."""
-    _quiet()
+    quiet()
     clock = _Clock(job, resolve_device(settings.device))
     progress = _Progress(job, report)
     report("data", 0.0)
@@ -292,7 +292,7 @@ def _git_commit() -> str | None:
         return None
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """Lightning's notices about a Trainer of one step an epoch are no news to the reader of a sweep."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     for message in (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Total length of `list`.*"):

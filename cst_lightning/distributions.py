@@ -48,8 +48,15 @@ def nll(logits: Tensor, outcome: Tensor) -> Tensor:
     return cross_entropy(logits, one_hot(outcome, logits.shape[-1] + 1, logits.dtype))
 
 
-def kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
-    """``KL(p || q)`` as the family's Bregman divergence, ``[..., m-1]`` twice to ``[...]``."""
+def kl(p_logits: Tensor, q_logits: Tensor, smoothing: float = 0.0) -> Tensor:
+    """``KL(p || q)`` as the family's Bregman divergence, ``[..., m-1]`` twice to ``[...]``.
+
+    With ``smoothing`` s it is ``sum_k p_k log(p_k / (q_k + s) + s)``, as the released code has it
+    (s = 1e-7): bounded, and without a gradient where ``q_k`` is far below s.
+    """
+    if smoothing:
+        p, q = probs(p_logits), probs(q_logits)
+        return (p * torch.log(p / (q + smoothing) + smoothing)).sum(-1)
     p = positive_probs(p_logits)
     return (p * (p_logits - q_logits)).sum(-1) + log_normaliser(q_logits) - log_normaliser(p_logits)
 

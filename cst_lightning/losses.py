@@ -54,6 +54,7 @@ def cvat(
     eps: float,
     iterations: int,
     reduction: Reduction,
+    smoothing: float = 0.0,
 ) -> Tensor:
     """Counterfactual virtual adversarial training (``L_CVAT``): KL between clean and perturbed outcomes.
 
@@ -68,6 +69,7 @@ def cvat(
         counterfactual: 1 at actions not taken, else 0, ``[R, B, K]``. Where no entry is 1 the loss is 0.
         xi: step of the finite difference. eps: length of the perturbation. iterations: of the power method.
         reduction: over the counterfactual entries.
+        smoothing: see ``kl``.
     """
     target = logits.detach()
     n_variants = len(target) // len(x)
@@ -76,10 +78,10 @@ def cvat(
     direction = rows_last(_normalise(start).repeat_interleave(n_variants, 0))
     for _ in range(iterations):
         direction = direction.detach().requires_grad_()
-        divergence = _reduce(kl(target, forward(x + xi * direction)), counterfactual, reduction)
+        divergence = _reduce(kl(target, forward(x + xi * direction), smoothing), counterfactual, reduction)
         (gradient,) = torch.autograd.grad(divergence.sum(), direction)
         direction = _normalise(gradient)
-    return _reduce(kl(target, forward(x + eps * direction.detach())), counterfactual, reduction)
+    return _reduce(kl(target, forward(x + eps * direction.detach()), smoothing), counterfactual, reduction)
 
 
 def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalised: bool = False) -> Tensor:

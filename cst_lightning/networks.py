@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -176,7 +176,7 @@ class LiftedNetwork(nn.Module):
         if x.shape[0] == self.n_seeds:
             x = x.repeat_interleave(self.n_variants, 0)
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Any:
             return functional_call(template, (parameters, buffers), (x,))
 
         out = torch.vmap(one, randomness="error")(parameters, buffers, x)

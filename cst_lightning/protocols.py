@@ -8,7 +8,7 @@ the same width, the same early stopping on held-out observed rows, and no oracle
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -38,10 +38,12 @@ class Protocol:
     hidden_cst: int
     #: probability of dropping a unit
     dropout: float
-    #: Adam's learning rate of DM, UDM and CST
+    #: Adam's learning rate of DM and UDM
     learning_rate: float
     #: Adam's learning rate of HSIC
     learning_rate_hsic: float
+    #: Adam's learning rate of CST
+    learning_rate_cst: float
     #: rows a step
     batch_size: int
     #: whether each epoch takes the rows in a new order
@@ -84,6 +86,8 @@ class Protocol:
     cvat_eps: float
     #: power iterations of CVAT
     cvat_iterations: int
+    #: added inside the logarithms of CVAT's KL, as the code does: saturated entries lose their gradient. 0 is exact
+    cvat_smoothing: float
     #: rule that chooses a CVAT weight (and an HSIC weight, where several are tried)
     selection: str
     #: HSIC weights tried
@@ -175,14 +179,18 @@ def _said(hint: Any) -> str:
     return str(getattr(hint, "__name__", hint)) if not get_args(hint) else str(hint)
 
 
-_RANGES = (
+_RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("logging_fraction",), lambda v: 0 < v <= 1, "above 0, at most 1"),
-    (("holdout", "dropout", "propensity_floor", "min_improvement"), lambda v: 0 <= v < 1, "from 0, below 1"),
+    (
+        ("holdout", "dropout", "propensity_floor", "min_improvement", "cvat_smoothing"),
+        lambda v: 0 <= v < 1,
+        "from 0, below 1",
+    ),
     (("hidden", "hidden_udm", "hidden_cst", "batch_size", "patience", "rounds"), lambda v: v >= 1, "from 1"),
     (("max_epochs", "max_epochs_hsic", "max_epochs_udm", "max_epochs_cst"), lambda v: v >= 1, "from 1"),
     (("depth",), lambda v: v >= 3, "from 3"),
     (("cvat_iterations",), lambda v: v >= 0, "from 0"),
-    (("learning_rate", "learning_rate_hsic", "cvat_xi", "cvat_eps"), lambda v: v > 0, "above 0"),
+    (("learning_rate", "learning_rate_hsic", "learning_rate_cst", "cvat_xi", "cvat_eps"), lambda v: v > 0, "above 0"),
     (("cvat_weights",), lambda v: v > 0, "one or more weights above 0 (weight 0 is the method pl)"),
     (("hsic_weights",), lambda v: v >= 0, "one or more weights from 0"),
     (("hsic_bandwidth",), lambda v: v > 0, "above 0, or None for the median distance"),
@@ -201,6 +209,7 @@ WRITTEN = Protocol(
     dropout=0.2,
     learning_rate=1e-3,
     learning_rate_hsic=1e-4,
+    learning_rate_cst=1e-3,
     batch_size=64,
     shuffle=False,
     max_epochs=2000,
@@ -222,6 +231,7 @@ WRITTEN = Protocol(
     cvat_xi=10.0,
     cvat_eps=1.0,
     cvat_iterations=3,
+    cvat_smoothing=0.0,
     selection="oracle_hamming",
     hsic_weights=(0.01,),
     hsic_kernel="rbf",
@@ -247,6 +257,7 @@ RELEASED = WRITTEN.replace(
     teacher_dropout=True,
     drop_median=True,
     reduction="mean",
+    cvat_smoothing=1e-7,
     hsic_kernel="linear",
     hsic_bandwidth=None,
     propensity_model="one_vs_rest",

@@ -40,6 +40,11 @@ class SelfTraining(StackedModule):
         return protocol.hidden_cst
 
     @override
+    @classmethod
+    def rate(cls, protocol: Protocol) -> float:
+        return protocol.learning_rate_cst
+
+    @override
     def kept(self) -> Any:
         return self.protocol.keep_cst
 
@@ -92,6 +97,7 @@ class SelfTraining(StackedModule):
             eps=protocol.cvat_eps,
             iterations=protocol.cvat_iterations,
             reduction=protocol.reduction,
+            smoothing=protocol.cvat_smoothing,
         )
         return loss + self.hyperparameter * smoothness
 

@@ -169,7 +169,8 @@ class StackedModule(pl.LightningModule):
         was_training = self.training
         self.eval()
         x = x.to(self.device).expand(len(self.seeds), -1, -1)
-        parts = [self.network(part).logits for part in x.split(_EVALUATION_ROWS, 1)]
+        starts = range(0, x.shape[1], _EVALUATION_ROWS)
+        parts = [self.network(x[:, start : start + _EVALUATION_ROWS]).logits for start in starts]
         self.train(was_training)
         return torch.cat(parts, 1)
 
@@ -261,7 +262,7 @@ class StackedModule(pl.LightningModule):
 
     @override
     def predict_step(self, x: Tensor, batch_idx: int) -> Tensor:
-        return self(x)
+        return self.forward(x)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

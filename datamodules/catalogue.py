@@ -23,7 +23,7 @@ ALIASES = {"o": "overlap", "K": "n_prices", "n": "n_train"}
 @cache
 def data_modules() -> Parts[BanditDataModule]:
     """All data modules of the package."""
-    return find_parts("data set", datamodules, BanditDataModule)
+    return find_parts("data set", datamodules, BanditDataModule)  # type: ignore[type-abstract]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""Small problems that train in a moment, shared by the tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from cst_lightning import Feedback, PotentialOutcomes, Protocol, get_protocol
+from datamodules.base import BanditDataModule, Draw
+
+torch.set_num_threads(1)
+
+
+class TinyDataModule(BanditDataModule):
+    """Random logs of any size, the same for the same seed."""
+
+    def __init__(self, seeds=(0, 1), holdout=0.0, n=48, d=4, k=3, m=2):
+        super().__init__(seeds, holdout)
+        self.sizes = n, d, k, m
+
+    def draw(self) -> Draw:
+        n, d, k, m = self.sizes
+        parts = []
+        for seed in self.seeds:
+            g = torch.Generator().manual_seed(seed)
+            x = torch.randn(n, d, generator=g)
+            action = torch.randint(k, (n,), generator=g)
+            action[:k] = torch.arange(k)
+            parts.append((x, action, torch.randint(m, (n, k), generator=g)))
+        x, action, outcomes = (torch.stack(part) for part in zip(*parts, strict=True))
+        potential = PotentialOutcomes(x, outcomes, m)
+        log = Feedback(x, action, outcomes.gather(-1, action[..., None])[..., 0], k, m)
+        return Draw(log, potential, potential.row_range(0, n // 2), potential)
+
+
+def tiny_protocol(name: str = "written", **changes) -> Protocol:
+    """A protocol of that name with small networks and few epochs."""
+    small = {"hidden": 6, "hidden_udm": 6, "hidden_cst": 6, "batch_size": 16, "max_epochs": 3, "max_epochs_hsic": 3}
+    small |= {"max_epochs_udm": 3, "max_epochs_cst": [3]}
+    return get_protocol(name).replace(**{**small, **changes})
+
+
+@pytest.fixture
+def tiny() -> TinyDataModule:
+    return TinyDataModule()
+
+
+@pytest.fixture
+def published_files() -> Path:
+    """The folder with the files of Scene and Yeast, where there is one."""
+    folder = os.environ.get("CST_DATA_DIR")
+    if not folder:
+        pytest.skip("CST_DATA_DIR names no folder with Scene and Yeast")
+    return Path(folder)

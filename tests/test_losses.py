@@ -1,0 +1,172 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cst_lightning import losses
+from cst_lightning.distributions import kl
+
+
+def seeded(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def four_index_hsic(k, l):  # noqa: E741  # the paper's letters
+    n = len(k)
+    first = sum(k[i, j] * l[i, j] for i in range(n) for j in range(n)) / n**2
+    second = sum(k[i, j] * l[p, q] for i in range(n) for j in range(n) for p in range(n) for q in range(n)) / n**4
+    third = sum(k[i, j] * l[i, p] for i in range(n) for j in range(n) for p in range(n)) / n**3
+    return first + second - 2 * third
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_hsic_is_the_four_index_sum(kernel):
+    x, y = seeded(1, 8, 3), seeded(1, 8, 2, seed=1)
+
+    def gram(sample):
+        return sample @ sample.T if kernel == "linear" else torch.exp(-(torch.cdist(sample, sample) ** 2) / 0.25)
+
+    expected = four_index_hsic(gram(x[0]), gram(y[0]))
+    assert losses.hsic(x, y, kernel=kernel, bandwidth=0.5).item() == pytest.approx(expected.item(), abs=1e-10)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(0, 100), st.sampled_from(["linear", "rbf"]), st.booleans())
+def test_hsic_is_never_negative(n, seed, kernel, normalised):
+    value = losses.hsic(
+        seeded(1, n, 3, seed=seed), seeded(1, n, 2, seed=seed + 1), kernel=kernel, bandwidth=None, normalised=normalised
+    ).item()
+    assert value >= -1e-8
+    assert not normalised or value <= 1 + 1e-8
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize("what", ["one action", "one row", "identical rows"])
+def test_hsic_of_a_constant_is_zero_with_a_finite_gradient(what, kernel, normalised):
+    n = 1 if what == "one row" else 6
+    x = (torch.ones(1, n, 3, dtype=torch.float64) if what == "identical rows" else seeded(1, n, 3)).requires_grad_()
+    y = torch.zeros(1, n, 2, dtype=torch.float64)
+    y[..., 0] = 1
+    value = losses.hsic(x, y, kernel=kernel, bandwidth=None, normalised=normalised)
+    value.sum().backward()
+    assert value.item() == pytest.approx(0, abs=1e-12)
+    assert torch.isfinite(x.grad).all()
+
+
+def test_normalised_hsic_of_a_sample_with_itself_is_one_at_any_scale():
+    x = seeded(1, 10, 3)
+    for scale in (1e-2, 1.0, 1e3):
+        value = losses.hsic(scale * x, x, kernel="rbf", bandwidth=None, normalised=True)
+        assert value.item() == pytest.approx(1, abs=1e-6)
+
+
+def test_factual_nll_leaves_missing_outcomes_out():
+    logits = seeded(1, 4, 3, 1)
+    action, outcome = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[1, -1, 0, 1]])
+    kept = torch.tensor([0, 2, 3])
+    full = losses.factual_nll(logits, action, outcome)
+    assert torch.equal(full, losses.factual_nll(logits[:, kept], action[:, kept], outcome[:, kept]))
+    assert losses.factual_nll(logits, action, torch.full((1, 4), -1)).item() == 0
+
+
+def test_factual_nll_reads_the_action_taken():
+    logits = torch.tensor([[[[5.0], [-5.0]]]])
+    taken = [losses.factual_nll(logits, torch.tensor([[a]]), torch.tensor([[1]])).item() for a in (0, 1)]
+    assert taken[0] < 0.01
+    assert taken[1] > 4.9
+
+
+def linear_forward(weight):
+    return lambda x: (x @ weight)[..., None]
+
+
+def test_cvat_finds_the_direction_that_moves_the_outcomes():
+    # only the first feature matters, and only counterfactual action 1 counts
+    weight = torch.zeros(1, 4, 2)
+    weight[0, 0] = torch.tensor([9.0, 1.0])
+    x = torch.zeros(1, 5, 4)
+    forward = linear_forward(weight)
+    arguments = {"xi": 1.0, "eps": 1.0, "iterations": 3, "reduction": "mean"}
+    counterfactual = torch.tensor([0.0, 1.0]).expand(1, 5, 2)
+    start = seeded(1, 5, 4, dtype=torch.float32)
+    value = losses.cvat(forward, forward(x), x, start, counterfactual, **arguments)
+    ideal = torch.zeros(1, 5, 4)
+    ideal[..., 0] = 1
+    expected = [kl(forward(x), forward(x + sign * ideal))[..., 1].mean().item() for sign in (1, -1)]
+    assert value.item() == pytest.approx(expected[0], rel=1e-3)
+    assert expected[0] == pytest.approx(expected[1])
+
+
+def test_cvat_is_zero_without_counterfactual_actions():
+    forward = linear_forward(torch.ones(1, 2, 1))
+    x = torch.ones(1, 3, 2)
+    value = losses.cvat(
+        forward,
+        forward(x),
+        x,
+        torch.ones(1, 3, 2),
+        torch.zeros(1, 3, 1),
+        xi=1.0,
+        eps=1.0,
+        iterations=2,
+        reduction="mean",
+    )
+    assert value.item() == 0
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_cvat_gives_parameters_a_gradient_through_the_last_pass_alone(reduction):
+    weight = seeded(1, 3, 2, dtype=torch.float32).requires_grad_()
+    x = seeded(1, 4, 3, seed=1, dtype=torch.float32)
+    calls = []
+
+    def forward(at):
+        calls.append(at.requires_grad)
+        return linear_forward(weight)(at)
+
+    value = losses.cvat(
+        forward,
+        forward(x),
+        x,
+        torch.ones(1, 4, 3),
+        torch.ones(1, 4, 2),
+        xi=10.0,
+        eps=1.0,
+        iterations=3,
+        reduction=reduction,
+    )
+    value.sum().backward()
+    assert calls == [False, True, True, True, False]
+    assert torch.isfinite(weight.grad).all()
+    assert weight.grad.abs().sum() > 0
+
+
+def test_cvat_of_saturated_predictions_is_finite():
+    weight = torch.full((1, 2, 2), 500.0, requires_grad=True)
+    forward = linear_forward(weight)
+    x = torch.ones(1, 3, 2)
+    value = losses.cvat(
+        forward,
+        forward(x),
+        x,
+        torch.ones(1, 3, 2),
+        torch.ones(1, 3, 2),
+        xi=10.0,
+        eps=1.0,
+        iterations=3,
+        reduction="mean",
+    )
+    value.sum().backward()
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_imputed_nll_counts_only_what_counts():
+    logits, target = seeded(1, 2, 2, 1), torch.tensor([[[[1.0], [0.0]], [[0.0], [1.0]]]], dtype=torch.float64)
+    counted = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
+    total = losses.imputed_nll(logits, target, counted, "sum")
+    assert torch.allclose(losses.imputed_nll(logits, target, counted, "mean"), total / 3)
+    changed = target.clone()
+    changed[0, 0, 1] = 1 - changed[0, 0, 1]
+    assert torch.equal(losses.imputed_nll(logits, changed, counted, "sum"), total)

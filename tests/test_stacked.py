@@ -1,0 +1,302 @@
+"""The laws of stacked training, for every backbone and for self-training."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from benchmarks.grid import backbones
+from cst_lightning import DirectMethod, Feedback, InputError, SelfTraining, UniformDM, fit, self_train
+from cst_lightning.stacked import batch_bounds
+from tests.conftest import TinyDataModule, tiny_protocol
+
+BACKBONES = sorted(backbones().found)
+PROTOCOLS = ("written", "released", "matched")
+
+
+def train(backbone, protocol, data, **changes):
+    part = backbones().get(backbone)
+    module = part(data.shape, data.seeds, protocol, part.default_grid(protocol), **changes)
+    fit(module, data)
+    return module
+
+
+def make_data(seeds, protocol, **sizes):
+    return TinyDataModule(seeds, protocol.holdout, **sizes)
+
+
+def state_of(module, replicate):
+    return {name: value[replicate] for name, value in module.replicate_state().items()}
+
+
+def close(one, other, tolerance=2e-5):
+    return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=tolerance) for name in one)
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_stack_equals_its_parts_in_any_order(backbone, protocol_name):
+    protocol = tiny_protocol(protocol_name)
+    stack = train(backbone, protocol, make_data([5, 2, 9], protocol))
+    permuted = train(backbone, protocol, make_data([9, 5, 2], protocol))
+    for place, seed in enumerate(stack.seeds):
+        alone = train(backbone, protocol, make_data([seed], protocol))
+        for variant in range(stack.n_variants):
+            own = state_of(stack, place * stack.n_variants + variant)
+            assert close(own, state_of(alone, variant))
+            assert close(own, state_of(permuted, permuted.seeds.index(seed) * stack.n_variants + variant))
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    st.sampled_from(PROTOCOLS),
+    st.lists(st.sampled_from([0.0, 0.1, 1.0, 10.0]), min_size=1, max_size=3, unique=True),
+    st.booleans(),
+)
+def test_students_do_not_depend_on_the_weights_beside_them(protocol_name, weights, shuffle):
+    protocol = tiny_protocol(protocol_name, shuffle=shuffle)
+    data = make_data([4, 7], protocol)
+    backbone = train("dm", protocol, data)
+    together = self_train(backbone, data, cvat_weights=weights)
+    for variant, weight in enumerate(weights):
+        alone = self_train(backbone, data, cvat_weights=[weight])
+        for place in range(2):
+            assert close(state_of(together, place * len(weights) + variant), state_of(alone, place))
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_the_same_job_gives_the_same_numbers(backbone):
+    protocol = tiny_protocol("matched")
+    first, second = (train(backbone, protocol, make_data([1, 3], protocol)) for _ in range(2))
+    for name, value in first.replicate_state().items():
+        assert torch.equal(value, second.replicate_state()[name])
+
+
+@pytest.mark.parametrize("protocol_name", PROTOCOLS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_replicate_that_fails_harms_nobody(backbone, protocol_name):
+    protocol = tiny_protocol(protocol_name)
+    part = backbones().get(backbone)
+    data = make_data([0, 1, 2], protocol)
+    modules = [part(data.shape, data.seeds, protocol) for _ in range(2)]
+    with torch.no_grad():
+        modules[1].network.linear[0].weight[1] = torch.nan
+    for module in modules:
+        fit(module, data)
+    healthy, hurt = modules
+    assert healthy.failed_epoch.tolist() == [0, 0, 0]
+    assert hurt.failed_epoch.tolist() == [0, 1, 0]
+    for replicate in (0, 2):
+        own = state_of(hurt, replicate)
+        assert all(torch.equal(value, own[name]) for name, value in state_of(healthy, replicate).items())
+
+
+def test_training_goes_on_when_a_replicate_fails_and_stops_when_none_is_left():
+    protocol = tiny_protocol(max_epochs=50)
+    data = make_data([0, 1], protocol)
+    module = DirectMethod(data.shape, data.seeds, protocol)
+    with torch.no_grad():
+        module.network.linear[0].weight[:] = torch.nan
+    fit(module, data)
+    assert module.failed_epoch.tolist() == [1, 1]
+    assert module.stopped_epoch.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_parameter_learns_and_the_loss_falls(backbone):
+    protocol = tiny_protocol("released", max_epochs=60, max_epochs_hsic=60, max_epochs_udm=60, learning_rate_hsic=1e-3)
+    data = make_data([0], protocol)
+    part = backbones().get(backbone)
+    module, start = (part(data.shape, data.seeds, protocol) for _ in range(2))
+    fit(module, data, max_epochs=1)
+    first = module.training_loss.clone()
+    for name, value in module.replicate_state().items():
+        assert not torch.equal(value, start.replicate_state()[name]), name
+    fit(module, data)
+    assert (module.training_loss < first).all()
+
+
+class Recorder(pl.Callback):
+    """Loss of every epoch, and the weights at its end."""
+
+    def __init__(self):
+        self.losses, self.states = [], []
+
+    def on_train_epoch_end(self, trainer, module):
+        watched = module.validation_nll if module.validation_nll is not None else module.training_loss
+        self.losses.append(watched.clone())
+        self.states.append({name: value.detach().clone() for name, value in module.replicate_state().items()})
+
+
+def test_early_stopping_keeps_the_best_epoch_of_each_replicate():
+    protocol = tiny_protocol("matched", max_epochs=200, patience=5, learning_rate=0.02)
+    data = make_data([0, 1, 2], protocol, n=60)
+    module, seen = DirectMethod(data.shape, data.seeds, protocol), Recorder()
+    fit(module, data, callbacks=[seen])
+    losses = torch.stack(seen.losses)
+    assert len(losses) < 200
+    for replicate in range(3):
+        stopped = int(module.stopped_epoch[replicate])
+        best = int(losses[:stopped, replicate].argmin())
+        assert stopped == best + 1 + 5
+        kept = state_of(module, replicate)
+        assert all(torch.equal(value[replicate], kept[name]) for name, value in seen.states[best].items())
+
+
+def test_convergence_asks_for_a_relative_improvement_and_keeps_the_last_epoch():
+    protocol = tiny_protocol("written", max_epochs=400, patience=3, min_improvement=0.5)
+    data = make_data([0, 1], protocol)
+    module, seen = DirectMethod(data.shape, data.seeds, protocol), Recorder()
+    fit(module, data, callbacks=[seen])
+    for replicate in range(2):
+        stopped = int(module.stopped_epoch[replicate])
+        kept = state_of(module, replicate)
+        assert stopped == 4  # the loss does not halve in three epochs after the first
+        assert all(torch.equal(value[replicate], kept[name]) for name, value in seen.states[stopped - 1].items())
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 64, 65, 128, 129, 130])
+def test_every_row_is_in_one_minibatch_and_none_is_alone(n_rows):
+    bounds = batch_bounds(n_rows, min(64, n_rows))
+    assert [row for start, stop in bounds for row in range(start, stop)] == list(range(n_rows))
+    assert n_rows == 1 or all(stop - start > 1 for start, stop in bounds)
+
+
+def test_fewer_rows_than_a_batch_is_an_error():
+    protocol = tiny_protocol(batch_size=64)
+    with pytest.raises(InputError, match=r"batch_size=64: only 48 logged rows to train on, so allowed is 1\.\.48"):
+        train("dm", protocol, make_data([0], protocol))
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = self.body(x)
+        return self.head(z), z
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_plain_module_with_batch_norm_trains_on_every_row(backbone):
+    protocol = tiny_protocol(batch_size=64)
+    data = make_data([0, 1], protocol, n=129)
+    module = train(backbone, protocol, data, network=Normed)
+    assert module.failed_epoch.tolist() == [0, 0]
+    counts = [value for name, value in module.replicate_state().items() if "num_batches" in name]
+    assert counts[0].tolist() == [6, 6]  # two batches (64 and 65 rows), three epochs
+    alone = train(backbone, protocol, make_data([1], protocol, n=129), network=Normed)
+    assert close(state_of(module, 1), state_of(alone, 0), 1e-4)
+
+
+def test_missing_outcomes_leave_the_factual_loss_alone():
+    protocol = tiny_protocol()
+    data = make_data([0], protocol)
+    data.setup()
+    log = data.train
+    outcome = log.outcome.clone()
+    outcome[0, ::3] = -1
+    gone = Feedback(log.x, log.action, outcome, log.n_actions)
+    module = DirectMethod(data.shape, [0], protocol)
+    loader = torch.utils.data.DataLoader([gone], batch_size=None)
+    pl.Trainer(
+        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
+    ).fit(module, loader)
+    assert torch.isfinite(module.training_loss).all()
+    assert gone.n_missing.tolist() == [16]
+
+
+def test_several_seeds_can_share_one_log():
+    protocol = tiny_protocol()
+    data = make_data([0], protocol)
+    module = DirectMethod(data.shape, [3, 4], protocol)
+    fit(module, data)
+    assert module(data.test.x).shape == (2, 48, 3, 2)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1]])
+def test_seeds_must_differ(seeds):
+    with pytest.raises(InputError, match="seeds"):
+        DirectMethod({"n_features": 2, "n_actions": 2}, seeds)
+
+
+def test_a_log_of_another_shape_is_refused():
+    protocol = tiny_protocol()
+    with pytest.raises(InputError, match="the log has"):
+        fit(DirectMethod({"n_features": 3, "n_actions": 2}, [0, 1], protocol), make_data([0, 1], protocol))
+
+
+@pytest.mark.parametrize("variant", [*BACKBONES, "cst"])
+def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant, tmp_path):
+    protocol = tiny_protocol("matched")
+    data = make_data([0, 1], protocol)
+    module = train("dm" if variant == "cst" else variant, protocol, data)
+    if variant == "cst":
+        module = self_train(module, data, cvat_weights=[0.0, 1.0])
+    path = tmp_path / "model.ckpt"
+    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(path)
+    torch.save(data.test.x, tmp_path / "x.pt")
+    code = (
+        f"import torch; from {type(module).__module__} import {type(module).__name__} as C; torch.set_num_threads(1); "
+        f"m = C.load_from_checkpoint({str(path)!r}, weights_only=True); x = torch.load({str(tmp_path / 'x.pt')!r}); "
+        f"torch.save(m(x), {str(tmp_path / 'p.pt')!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert torch.equal(torch.load(tmp_path / "p.pt"), module(data.test.x))
+
+
+def test_training_resumed_from_a_checkpoint_gives_the_same_numbers(tmp_path):
+    protocol = tiny_protocol("matched", max_epochs=8)
+
+    def run(max_epochs, resume=None):
+        data = make_data([0, 1], protocol)
+        module = DirectMethod(data.shape, data.seeds, protocol)
+        trainer = pl.Trainer(
+            max_epochs=max_epochs, logger=False, enable_progress_bar=False, accelerator="cpu", num_sanity_val_steps=0,
+            enable_model_summary=False, default_root_dir=tmp_path,
+            callbacks=[pl.callbacks.ModelCheckpoint(tmp_path, filename=f"{max_epochs}", save_top_k=1)],
+        )  # fmt: skip
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        return module
+
+    whole = run(8)
+    run(4)
+    resumed = run(8, str(tmp_path / "4.ckpt"))
+    for name, value in whole.replicate_state().items():
+        assert torch.equal(value, resumed.replicate_state()[name])
+
+
+def test_lightnings_own_stages_work(tmp_path, tiny):
+    module = DirectMethod(tiny.shape, tiny.seeds, tiny_protocol())
+    logger = pl.loggers.CSVLogger(tmp_path)
+    trainer = pl.Trainer(max_epochs=3, logger=logger, accelerator="cpu", log_every_n_steps=1, enable_progress_bar=False)
+    trainer.fit(module, tiny)
+    assert trainer.global_step == 3
+    tested = trainer.test(module, tiny, verbose=False)[0]
+    assert tested["test_nll"] == pytest.approx(module.test_metrics["nll"].mean().item(), rel=1e-5)
+    (predicted,) = trainer.predict(module, tiny)
+    assert torch.allclose(predicted.sum(-1), torch.ones(2, 48, 3))
+    assert "train_loss" in (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
+
+
+def test_uniform_dm_reports_overlap():
+    protocol = tiny_protocol()
+    module = train("udm", protocol, make_data([0, 1], protocol))
+    assert isinstance(module, UniformDM)
+    assert len(module.overlap.effective_sample_size) == 2
+    assert all(0 < size <= 1 for size in module.overlap.effective_sample_size)
+
+
+def test_hyperparameters_are_plain_values(tiny):
+    student = SelfTraining(tiny.shape, tiny.seeds, tiny_protocol(), [0.0, 1.0])
+    assert json.loads(json.dumps(dict(student.hparams)))["grid"] == [[0.0, 1.0]] * 2
