@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from cst_lightning import Feedback, PotentialOutcomes, Protocol, get_protocol
 from datamodules.base import BanditDataModule, Draw
 
 torch.set_num_threads(1)
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.load_profile("suite")
 
 
 class TinyDataModule(BanditDataModule):
