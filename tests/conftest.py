@@ -51,7 +51,7 @@ def tiny() -> TinyDataModule:
     return TinyDataModule()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def published_files() -> Path:
     """The folder with the files of Scene and Yeast, where there is one."""
     folder = os.environ.get("CST_DATA_DIR")

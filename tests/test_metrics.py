@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import hamming_loss, log_loss, roc_auc_score
+
+from cst_lightning import PotentialOutcomes, evaluate
+from cst_lightning.distributions import probs
+from cst_lightning.metrics import METRICS
+
+
+def problem(m=2, r=2, n=200, k=3):
+    g = torch.Generator().manual_seed(m)
+    logits = 2 * torch.randn(r, n, k, m - 1, generator=g)
+    truth = torch.softmax(torch.randn(r, n, k, m, generator=g, dtype=torch.float64), -1)
+    outcomes = torch.distributions.Categorical(truth).sample()
+    return logits, PotentialOutcomes(torch.zeros(r, n, 1), outcomes, m, truth)
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_agree_with_scikit_learn_over_all_rows_and_actions(m):
+    logits, potential = problem(m)
+    values = evaluate(logits, potential)
+    for replicate in range(2):
+        p = probs(logits[replicate].double()).reshape(-1, m).numpy()
+        r = potential.outcomes[replicate].flatten().numpy()
+        expected = {
+            "nll": log_loss(r, p, labels=range(m)),
+            "hamming": hamming_loss(r, p.argmax(1)),
+            "brier": np.mean(((p - np.eye(m)[r]) ** 2).sum(1)) / 2,
+            "auc": roc_auc_score(r, p[:, 1]) if m == 2 else roc_auc_score(np.eye(m)[r].ravel(), p.ravel()),
+        }
+        for name, value in expected.items():
+            assert values[name][replicate].item() == pytest.approx(value, abs=1e-5), name
+
+
+def test_batches_add_up():
+    logits, potential = problem()
+    for name, metric_class in METRICS.items():
+        field = "probabilities" if name in ("regret", "excess_nll") else "outcomes"
+        metric = metric_class()
+        for rows in (slice(0, 70), slice(70, 71), slice(71, 200)):
+            metric.update(logits[:, rows], getattr(potential, field)[:, rows])
+        assert torch.allclose(metric.compute().double(), evaluate(logits, potential)[name]), name
+
+
+def test_the_truth_has_no_regret_and_no_excess():
+    _, potential = problem()
+    truth = torch.logit(potential.probabilities[..., 1:])
+    values = evaluate(truth, potential)
+    assert torch.allclose(values["excess_nll"], torch.zeros(2, dtype=torch.float64), atol=1e-7)
+    assert torch.equal(values["regret"], torch.zeros(2, dtype=torch.float64))
+    assert (values["ece"] < 0.1).all()
+
+
+def test_reward_is_the_outcome_of_the_best_predicted_action():
+    logits = torch.tensor([[[[30.0], [40.0]], [[2.0], [1.0]]]])  # saturated predictions still differ
+    potential = PotentialOutcomes(torch.zeros(1, 2, 1), torch.tensor([[[0, 1], [0, 1]]]))
+    assert evaluate(logits, potential)["reward"].item() == 0.5
+
+
+def test_unknown_truth_leaves_its_metrics_out_and_variants_share_outcomes():
+    logits, potential = problem()
+    bare = PotentialOutcomes(potential.x, potential.outcomes)
+    doubled = evaluate(logits.repeat_interleave(2, 0), bare)
+    assert set(METRICS) - set(doubled) == {"regret", "excess_nll"}
+    assert doubled["nll"].tolist() == evaluate(logits, bare)["nll"].repeat_interleave(2).tolist()
+
+
+def test_saturated_predictions_give_finite_losses():
+    logits = torch.tensor([[[[200.0], [-200.0]]]])
+    potential = PotentialOutcomes(torch.zeros(1, 1, 1), torch.tensor([[[0, 1]]]))
+    assert evaluate(logits, potential)["nll"].item() == pytest.approx(200)

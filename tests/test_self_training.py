@@ -1,0 +1,162 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, fit, self_train
+from cst_lightning.self_training import label_error, pseudo_labels, with_factual
+from cst_lightning.streams import Bits
+from tests.conftest import TinyDataModule, tiny_protocol
+
+
+def trained(protocol, data):
+    module = DirectMethod(data.shape, data.seeds, protocol)
+    fit(module, data)
+    return module
+
+
+@settings(max_examples=6)
+@given(st.sampled_from(["written", "released", "matched"]), st.integers(2, 3), st.integers(1, 3))
+def test_imputing_never_raises_the_objective(protocol_name, n_outcomes, rounds):
+    if protocol_name == "released":
+        n_outcomes = 2
+    protocol = tiny_protocol(protocol_name)
+    data = TinyDataModule([0, 1], protocol.holdout, m=n_outcomes)
+    seen = []
+    self_train(
+        trained(protocol, data),
+        data,
+        cvat_weights=[0.0, 1.0],
+        rounds=rounds,
+        on_round=lambda _, done: seen.append(done),
+    )
+    assert len(seen) == rounds
+    for done in seen:
+        assert all(new <= old + 1e-6 for new, old in zip(done.objective_imputed, done.objective_end, strict=True))
+        assert all(0 <= share <= 1 for share in done.changed)
+    for before, after in pairwise(seen):
+        assert after.objective_start == pytest.approx(before.objective_imputed, rel=1e-5)
+
+
+def test_labels_are_the_teachers_and_factual_outcomes_stay():
+    logits = torch.tensor([[[[3.0], [-1.0]], [[0.5], [2.0]]]])
+    feedback = Feedback(torch.zeros(1, 2, 1), [[1, 0]], [[1, -1]], 2)
+    hard = pseudo_labels(logits, "hard")
+    assert hard[..., 0].tolist() == [[[1, 0], [1, 1]]]
+    assert torch.allclose(pseudo_labels(logits, "soft"), torch.sigmoid(logits))
+    target = with_factual(hard, feedback)
+    assert target[..., 0].tolist() == [[[1, 1], [1, 1]]]  # row 0, action 1 observed 1; row 1 observed nothing
+
+
+def test_a_missing_outcome_does_not_count_but_its_other_actions_do():
+    protocol = tiny_protocol(batch_size=4)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 8, 2, generator=g)
+    feedback = Feedback(x, [[0, 1] * 4], [[0, 1, -1, 1, 0, -1, 1, 1]], 2)
+    student = SelfTraining(feedback.shape, [0], protocol)
+    student.teach(DirectMethod(feedback.shape, [0], protocol))
+    student.prepare(feedback)
+    assert student._counted.sum().item() == 14
+    assert student._counted[0, 2].tolist() == [0, 1]
+    assert student._counterfactual.sum().item() == 8
+
+
+def test_label_error_counts_actions_not_taken_by_class():
+    feedback = Feedback(torch.zeros(1, 4, 1), [[0, 0, 1, 1]], [[0, 0, 0, 0]], 2)
+    potential = PotentialOutcomes(torch.zeros(1, 4, 1), torch.tensor([[[0, 1], [0, 1], [1, 0], [0, 0]]]))
+    labels = torch.tensor([[[1, 1], [1, 0], [1, 1], [1, 1]]])
+    error = label_error(labels, feedback, potential)
+    assert error[0].nan_to_num(-1).tolist() == [[1.0, 0.0], [-1.0, 0.5]]
+
+
+def test_a_teacher_with_dropout_labels_anew_and_medians_are_left_out():
+    protocol = tiny_protocol("released", batch_size=16)
+    data = TinyDataModule([0])
+    student = SelfTraining(data.shape, [0], protocol)
+    student.teach(trained(protocol, data))
+    student.prepare(data.train)
+    student._streams = {purpose: Bits([0], purpose) for purpose in ("dropout", "teacher", "cvat")}
+    batch = data.train.row_range(0, 15)  # odd, so that the median is one of the probabilities
+    drawn = [student._label_with_dropout(batch, student._counted[:, :15]) for _ in range(2)]
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    taken = torch.nn.functional.one_hot(batch.action, 3).bool()
+    for target, counted in drawn:
+        assert (counted[taken] == 1).all()
+        assert (counted == 0).sum() >= 1
+        assert torch.equal(target[taken][:, 0], batch.outcome[0].float())
+
+
+def test_pl_and_cvat_differ_and_weight_zero_is_pl():
+    protocol = tiny_protocol(max_epochs_cst=[10])
+    data = TinyDataModule([0])
+    student = self_train(trained(protocol, data), data, cvat_weights=[0.0, 1e-12, 1.0])
+    logits = student.logits(data.test.x)
+    assert torch.allclose(logits[0], logits[1], atol=1e-4)
+    assert not torch.allclose(logits[0], logits[2], atol=1e-3)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_round_starts_fresh_or_from_the_teacher(warm):
+    protocol = tiny_protocol(warm_start=warm)
+    data = TinyDataModule([0, 1])
+    teacher = trained(protocol, data)
+    student, untaught = (SelfTraining(data.shape, [0, 1], protocol, [0.0, 1.0]) for _ in range(2))
+    student.teach(teacher)
+    expected = teacher.network.linear[0].weight.repeat_interleave(2, 0) if warm else untaught.network.linear[0].weight
+    assert torch.equal(student.network.linear[0].weight, expected)
+
+
+def test_warm_start_needs_the_same_network():
+    protocol = tiny_protocol(warm_start=True, hidden_cst=9)
+    data = TinyDataModule([0])
+    with pytest.raises(InputError, match="warm_start"):
+        SelfTraining(data.shape, [0], protocol).teach(trained(protocol, data))
+
+
+def test_a_student_needs_a_teacher_of_its_seeds():
+    data = TinyDataModule([0, 1])
+    protocol = tiny_protocol()
+    student = SelfTraining(data.shape, [0, 1], protocol)
+    with pytest.raises(RuntimeError, match="teach"):
+        fit(student, data)
+    with pytest.raises(InputError, match="teacher has seeds"):
+        student.teach(DirectMethod(data.shape, [0, 2], protocol))
+
+
+def test_one_action_leaves_nothing_to_impute_and_no_cvat():
+    protocol = tiny_protocol()
+    data = TinyDataModule([0], k=1)
+    student = self_train(trained(protocol, data), data, cvat_weights=[0.0, 10.0])
+    logits = student.logits(data.test.x)
+    assert torch.isfinite(logits).all()
+    assert torch.allclose(logits[0], logits[1])
+
+
+def test_rounds_take_their_own_epochs():
+    protocol = tiny_protocol(stopping="fixed", max_epochs_cst=[4, 2])
+    data = TinyDataModule([0])
+    epochs = []
+    self_train(trained(protocol, data), data, rounds=3, on_round=lambda _, done: epochs.append(done.stopped_epoch))
+    assert epochs == [[4], [2], [2]]
+
+
+def test_self_training_repairs_labels_where_classes_are_separated():
+    # one feature decides, actions are logged at random: the student must not lose what the teacher knows
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 400, 2, generator=g)
+    outcomes = (x[..., :1] > 0).long().expand(1, 400, 2)
+    action = torch.randint(2, (1, 400), generator=g)
+
+    class Separated(TinyDataModule):
+        def draw(self):
+            drawn = super().draw()
+            log = Feedback(x, action, outcomes[..., 0], 2)
+            return type(drawn)(log, None, None, PotentialOutcomes(x, outcomes))
+
+    protocol = tiny_protocol(max_epochs=40, max_epochs_cst=[40], learning_rate=1e-2, learning_rate_cst=1e-2)
+    data = Separated([0])
+    student = self_train(trained(protocol, data), data, cvat_weights=[0.0])
+    wrong = ((student.logits(x)[..., 0] > 0).long() != outcomes).float().mean().item()
+    assert wrong < 0.05

@@ -1,0 +1,133 @@
+import math
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.grid import Cell
+from benchmarks.statistics import summarise
+from benchmarks.store import Store, write_text
+from benchmarks.tables import make_entries, paper_results, to_csv, to_latex, to_markdown
+from cst_lightning import InputError, get_protocol
+from datamodules.catalogue import DataSpec
+
+
+def cell(method="pl", backbone="dm", seeds=(0, 1, 2), dataset="D1"):
+    return Cell(DataSpec.parse(dataset), backbone, method, seeds, get_protocol("written"))
+
+
+def record(of, values, oracle=False, status="finished"):
+    results = [
+        {"seed": seed, "metrics": {} if value is None else {"nll": value}, "floor": {"nll": 0.4}}
+        for seed, value in zip(of.seeds, values, strict=True)
+    ]
+    return {"identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x"}
+
+
+def test_records_come_back_and_leave_no_rubbish(tmp_path):
+    store, one = Store(tmp_path), cell()
+    store.check_writable()
+    assert store.read(one) is None
+    store.write(one, record(one, [1 / 3, 0.1, 0.2]))
+    assert store.read(one)["results"][0]["metrics"]["nll"] == 1 / 3
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"identity": 1}', "[]", '{"status": "finished", "identity": {}}'])
+def test_a_damaged_or_foreign_record_is_set_aside(tmp_path, content):
+    store, one = Store(tmp_path), cell()
+    store.check_writable()
+    store.path(one).write_text(content)
+    assert store.read(one) is None
+    assert not store.path(one).exists()
+    assert store.path(one).with_suffix(".damaged").read_text() == content
+
+
+def test_a_write_that_fails_leaves_the_old_record(tmp_path):
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3]))
+    with pytest.raises(ValueError, match="Out of range float"):
+        store.write(one, {"status": math.nan})
+    assert store.read(one)["results"][2]["metrics"]["nll"] == 3
+    with pytest.raises(OSError, match="File name too long"):
+        write_text(tmp_path / ("x" * 300), "text")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [store.path(one).name]
+
+
+def test_many_writers_never_mix(tmp_path):
+    store = Store(tmp_path)
+    cells = [cell(method, backbone) for method in ("backbone", "pl", "pl_cvat") for backbone in ("dm", "udm", "hsic")]
+
+    def write(number):
+        for one in cells:
+            store.write(one, record(one, [number] * 3))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in cells:
+        values = {result["metrics"]["nll"] for result in store.read(one)["results"]}
+        assert len(values) == 1
+    assert len(list((tmp_path / "cells").iterdir())) == len(cells)
+
+
+def test_an_unwritable_folder_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        Store(tmp_path / "file" / "sub").check_writable()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9))
+def test_standard_error_is_the_sample_one(values):
+    summary = summarise(values, len(values))
+    mean = sum(values) / len(values)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    assert summary.mean == pytest.approx(mean, abs=1e-6)
+    assert summary.standard_error == pytest.approx(error, rel=1e-6, abs=1e-6)
+
+
+def test_only_finished_seeds_are_averaged_and_said_so():
+    assert summarise([], 3) is None
+    assert summarise([None, math.nan], 2) is None
+    summary = summarise([1.0, None, 3.0], 3)
+    assert (summary.mean, summary.n, summary.asked) == (2.0, 2, 3)
+    assert math.isnan(summarise([1.0], 1).standard_error)
+    one = cell()
+    text = to_markdown(make_entries([(one, record(one, [0.5, None, 0.7]))], "nll"))
+    assert "0.6000 ± 0.1000 (n=2/3)" in text
+
+
+def test_tables_show_best_paper_floor_oracle_failed_and_missing():
+    cells = [cell(method) for method in ("backbone", "pl", "pl_cvat")]
+    cells += [cell(method, "udm") for method in ("backbone", "pl", "pl_cvat")]
+    found = [
+        record(cells[0], [2.0, 2.1, 2.2]), record(cells[1], [0.6, 0.61, 0.62]), record(cells[2], [0.5, 0.5, 0.5], True),
+        record(cells[3], [0, 0, 0], status="failed"), None, record(cells[5], [None, None, None]),
+    ]  # fmt: skip
+    entries = make_entries(list(zip(cells, found, strict=True)), "nll")
+    text = to_markdown(entries)
+    assert "**0.5000 ± 0.0000†**" in text
+    assert "| 0.6100 ± 0.0058 |" in text
+    assert "| paper | 0.5744 ± 0.0165 |" in text
+    assert "| floor | | | 0.4000 ± 0.0000 |" in text
+    assert "| UDM | backbone | ours | failed |" in text
+    assert "| UDM | PL | ours | missing |" in text
+    assert "| UDM | PL + CVAT | ours | no finite seed |" in text
+    assert "oracle_hamming" in text
+    assert "nan" not in text.lower().replace("ours", "")
+    latex = to_latex(entries)
+    assert r"\textbf{0.5000$\pm$0.0000$^\dagger$}" in latex
+    assert latex.count(r"\\") >= 7
+    rows = to_csv(entries).splitlines()
+    assert len(rows) == 7
+    assert rows[4].split(",")[:7] == ["written", "D1", "udm", "backbone", "nll", "failed", "0"]
+
+
+def test_the_papers_144_numbers_are_there():
+    numbers = paper_results()
+    assert len(numbers) == 144
+    assert numbers["D1", "dm", "backbone", "nll"] == (2.3738, 0.0747)
+    assert numbers["D1@o=3", "dm", "pl_cvat", "hamming"] == (0.2696, 0.0092)

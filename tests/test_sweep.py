@@ -1,0 +1,320 @@
+"""The command line as a user runs it, on jobs of a second."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from benchmarks.sweep import main
+
+ROOT = Path(__file__).parents[1]
+SHORT = ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--override.batch_size", "25"]
+TINY = ["--datasets", "moons", "--backbones", "dm", "--seeds", "0..1", "--cvat-weights", "0.1", "1", *SHORT]
+
+
+def records(folder):
+    return {path.name: json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))}
+
+
+def numbers(folder):
+    """What must not depend on how a sweep was run: all of a record but its provenance."""
+    return {name: {k: v for k, v in record.items() if k != "provenance"} for name, record in records(folder).items()}
+
+
+def start(arguments, **options):
+    command = [sys.executable, "-m", "benchmarks.sweep", *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smoke")
+    process = start(["--preset", "smoke", "--out", str(folder)])
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return folder, out, err
+
+
+def test_smoke_covers_every_kind_of_data_backbone_and_method(smoke):
+    folder, out, err = smoke
+    found = records(folder)
+    assert len(found) == 27
+    assert {record["status"] for record in found.values()} == {"finished"}
+    assert len({record["identity"]["dataset"].split("@")[0] for record in found.values()}) == 3
+    assert "PL + CVAT" in out
+    assert "27 finished" in err
+
+
+def test_output_to_a_file_is_a_few_plain_lines(smoke):
+    _, out, err = smoke
+    assert "\x1b" not in out + err
+    assert len(err.splitlines()) < 20
+
+
+def test_tables_are_the_records_statistics(smoke):
+    folder, _, _ = smoke
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    cells = {(row["dataset"], row["backbone"], row["method"]) for row in rows}
+    assert len(cells) == 27
+    assert {row["seed"] for row in rows} == {0, 1}
+    chosen = [
+        r for r in rows if (r["dataset"], r["backbone"], r["method"], r["metric"]) == ("moons", "dm", "pl", "nll")
+    ]
+    values = [row["value"] for row in chosen]
+    csv = (folder / "tables.csv").read_text().splitlines()
+    line = next(line for line in csv if "moons,dm,pl,nll" in line).split(",")
+    named = dict(zip(csv[0].split(","), line, strict=True))
+    assert float(named["mean"]) == pytest.approx(sum(values) / 2, rel=1e-15)
+    assert float(named["standard_error"]) == pytest.approx(stats.sem(values), rel=1e-15)
+    markdown = (folder / "tables.md").read_text()
+    assert f"{sum(values) / 2:.4f} ± {stats.sem(values):.4f}" in markdown
+    assert "chosen by an oracle" in markdown
+    assert r"\toprule" in (folder / "tables.tex").read_text()
+
+
+def test_records_hold_the_whole_configuration_and_full_precision(smoke):
+    folder, _, _ = smoke
+    record = next(record for name, record in records(folder).items() if name.startswith("moons-hsic-pl_cvat"))
+    assert record["protocol"]["max_epochs"] == 3
+    assert record["protocol"]["name"] == "written"
+    assert record["selection"] == "oracle_hamming"
+    assert record["oracle"] is True
+    result = record["results"][0]
+    assert result["cvat_weight"] in (0.01, 0.1, 1.0, 10.0)
+    assert set(result["scores"]) == set(result["by_weight"]) == {"0.01", "0.1", "1.0", "10.0"}
+    assert result["by_weight"][str(result["cvat_weight"])]["nll"] == pytest.approx(result["metrics"]["nll"])
+    assert len(result["rounds"]) == 2
+    assert {"git_commit", "versions", "device", "seconds"} <= set(record["provenance"])
+    assert len(repr(result["metrics"]["nll"])) > 10
+
+
+def test_a_backbones_record_has_no_oracle_mark(smoke):
+    folder, _, _ = smoke
+    for record in records(folder).values():
+        assert record["oracle"] == (record["identity"]["method"] == "pl_cvat")
+
+
+def test_finished_cells_are_left_alone(tmp_path, capsys):
+    arguments = [*TINY, "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    assert main(arguments) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == before
+    first = numbers(tmp_path)
+    assert main([*arguments, "--on-existing", "force"]) == 0
+    assert numbers(tmp_path) == first
+    assert "1 jobs, 3 cells, 3 already recorded" in capsys.readouterr().err
+
+
+def test_workers_and_company_do_not_change_a_number(tmp_path):
+    together = [*TINY[:1], "moons", "multilabel", *TINY[2:], "--workers", "2", "--out", str(tmp_path / "a")]
+    assert main(together) == 0
+    assert main([*TINY, "--workers", "1", "--out", str(tmp_path / "b")]) == 0
+    both, alone = numbers(tmp_path / "a"), numbers(tmp_path / "b")
+    assert alone.items() <= both.items()
+    assert len(both) == 6
+
+
+def test_a_sweep_killed_anywhere_ends_with_the_same_records(tmp_path):
+    arguments = [
+        "--datasets", "moons", "multilabel", "--backbones", "dm", "udm", "--seeds", "0..1", *SHORT, "--workers", "2",
+    ]  # fmt: skip
+    assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    broken = tmp_path / "broken"
+    for n_cells in (1, 4, 9):
+        process = start([*arguments, "--out", str(broken)], start_new_session=True)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(list(broken.glob("cells/*.json"))) < n_cells:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert main([*arguments, "--out", str(broken)]) == 0
+    assert numbers(broken) == numbers(tmp_path / "whole")
+    assert not [path for path in broken.rglob("*") if path.name.startswith(".")]
+
+
+def test_workers_die_with_their_driver(tmp_path):
+    process = start(
+        ["--datasets", "moons", "--backbones", "tests.parts.Slow", "--seeds", "0", *SHORT, "--out", str(tmp_path)]
+    )
+    group = None
+    deadline = time.monotonic() + 60
+    while group is None and time.monotonic() < deadline:
+        group = next((child for child in descendants(process.pid) if "forkserver" in child[1]), None)
+        time.sleep(0.1)
+    time.sleep(3)
+    workers = [pid for pid, _ in descendants(process.pid)]
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate()
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline + 30:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if alive(pid)]
+
+
+def descendants(pid):
+    """(process id, command) of all processes below ``pid``."""
+    found, open_ids = [], [pid]
+    while open_ids:
+        parent = open_ids.pop()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                    found.append((int(folder.name), (folder / "cmdline").read_text()))
+                    open_ids.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
+    arguments = [
+        "--datasets",
+        "moons",
+        "--backbones",
+        "dm",
+        "tests.parts.Slow",
+        "--seeds",
+        "0",
+        "--methods",
+        "backbone",
+    ]
+    arguments += [*SHORT, "--workers", "1", "--out", str(tmp_path)]
+    process = start(arguments)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("cells/moons-dm*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here." in err
+    assert "Traceback" not in err
+    assert "missing" in out
+    assert (tmp_path / "records.parquet").exists()
+
+
+def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):
+    arguments = ["--datasets", "moons", "--backbones", "tests.parts.Broken", "tests.parts.Killed", "dm", "--seeds", "0"]
+    arguments += [*SHORT, "--methods", "backbone", "pl", "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
+    assert "InputError: this backbone is broken on purpose" in found["tests.parts.Broken"]["error"]
+    assert "Traceback" in found["tests.parts.Broken"]["error"]
+    assert "died (signal 9)" in found["tests.parts.Killed"]["error"]
+    assert found["dm"]["status"] == "finished"
+    out, err = capsys.readouterr()
+    assert "failed: moons/tests.parts.Broken/pl: cst_lightning.errors.InputError" in err
+    assert "failed" in out
+    assert main([*arguments, "--on-existing", "skip"]) == 1
+    assert "6 already recorded" in capsys.readouterr().err
+    assert main([*arguments, "--on-existing", "retry-failed"]) == 1
+    assert "2 already recorded" in capsys.readouterr().err
+
+
+def test_the_papers_plan_has_72_cells(capsys):
+    assert main(["--preset", "paper", "--plan", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert len(cells) == 72
+    assert set(cells[0]) == {"dataset", "backbone", "method", "protocol", "seeds", "status"}
+    assert len({tuple(cell[k] for k in ("dataset", "backbone", "method")) for cell in cells}) == 72
+    assert {cell["dataset"] for cell in cells if cell["backbone"] != "dm"} == {f"D{i}" for i in range(1, 6)} | {
+        "scene",
+        "yeast",
+    }
+    assert {cell["protocol"] for cell in cells} == {"written"}
+    assert cells[0]["seeds"] == [0, 1, 2, 3, 4]
+
+
+def test_a_plan_runs_and_writes_nothing_and_shows_what_is_done(tmp_path, capsys):
+    arguments = [*TINY, "--out", str(tmp_path / "out"), "--plan"]
+    assert main(arguments) == 0
+    assert "3 cells in 1 jobs, 3 to run" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert main(arguments[:-1]) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    assert [cell["status"] for cell in json.loads(capsys.readouterr().out)] == ["finished"] * 3
+
+
+def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*TINY, "--print_config"])
+    assert stopped.value.code == 0
+    (tmp_path / "sweep.yaml").write_text(capsys.readouterr().out)
+    plans = []
+    for arguments in (TINY, ["--config", str(tmp_path / "sweep.yaml")]):
+        assert main([*arguments, "--plan", "--json"]) == 0
+        plans.append(capsys.readouterr().out)
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--datasets", "D9"], "unknown data set 'D9': did you mean D5 or"),
+        (["--datasets", "sceen"], "did you mean scene"),
+        (["--datasets", "D1@q=3"], "unknown option of data set D1 'q'"),
+        (["--datasets", "D1@o"], "write each option once, as o=VALUE"),
+        (["--datasets", "D1@o=x"], "is no number"),
+        (["--datasets", "D1", "D1"], "D1/dm is given twice"),
+        (["--backbones", "dmm"], "unknown backbone 'dmm': did you mean dm"),
+        (["--backbones", "tests.parts.None"], "cannot be imported"),
+        (["--backbones", "pathlib.Path"], "is no StackedModule"),
+        (["--methods", "pll"], "unknown method 'pll': did you mean pl"),
+        (["--preset", "papr"], "unknown preset 'papr': did you mean paper"),
+        (["--protocol", "releasd"], "unknown protocol 'releasd': did you mean released"),
+        (["--selection", "oracle"], "unknown selection rule 'oracle'"),
+        (["--selection", "observed_nll"], "add --override.holdout 0.2"),
+        (["--seeds", "0", "0..2"], "seeds: 0 is given twice"),
+        (["--seeds", "3..1"], "seeds: '3..1' is neither"),
+        (["--seeds", "-1"], "seeds"),
+        (["--cvat-weights", "a"], "cvat_weights"),
+        (["--cvat-weights", "0"], "weight 0 is the method pl"),
+        (["--override.hidden", "none"], "override.hidden"),
+        (["--override.hidden", "0"], "hidden=0"),
+        (["--override.stopping", "sometimes"], "override.stopping"),
+        (["--workers", "0"], "workers=0"),
+        (["--json"], "--json goes with --plan"),
+        (["--device", "tpu"], "device"),
+        (["--nonsense"], "--nonsense"),
+        (["--config", "none.yaml"], "none.yaml"),
+        (["--datasets", "D1@n=50", "--seeds", "0"], "batch_size=64: only 50 logged rows"),
+        (["--datasets", "D1", "--override.batch_size", "2000"], "batch_size=2000: only 1000 logged rows"),
+        (["--datasets", "D1@n=70,K=40"], "was never logged"),
+        (["--datasets", "scene", "--data-dir", "none"], "scene_train.bz2 is missing"),
+        (["--out", "/dev/null/folder"], "output folder /dev/null/folder cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_work(arguments, message, capsys, tmp_path):
+    place = [] if "--out" in arguments else ["--out", str(tmp_path / "out")]
+    assert main([*arguments, *place]) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert out == ""
