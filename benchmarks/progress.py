@@ -67,7 +67,9 @@ class Display:
             self._progress.remove_task(self._bars.pop(key))
             elapsed = said(time.monotonic() - self._start)
             count = f"{self._done + self._failed}/{self._n}"
-            self._console.print(f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False)
+            self._console.print(
+                f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False, soft_wrap=True
+            )
         self._progress.update(self._whole, completed=self._share(), note=self._left())
 
     def _share(self) -> float:

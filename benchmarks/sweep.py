@@ -26,6 +26,7 @@ from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import RULES
 from cst_lightning.stacked import batch_bounds
 
+_FILE_WIDTH = 240  # columns of a table that goes to a file
 #: protocol fields with an option of their own, which therefore stand in no --override
 _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
@@ -111,7 +112,7 @@ def run(options: Namespace, console: Console) -> int:
             for cell in job.cells:
                 store.discard(cell)
     cells, left = (sum(len(job.cells) for job in some) for some in (jobs, todo))
-    console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}")
+    console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}", soft_wrap=True)
     interrupted = _train(todo, store, options, workers, console)
     return _finish(jobs, store, console, interrupted)
 
@@ -136,7 +137,7 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, interrupted: bo
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
     write_tables(cells, store.folder)
-    printed = Console()
+    printed = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     for metric in TITLES:
         printed.print(to_terminal(make_entries(cells, metric)))
     for text in notes(make_entries(cells, "nll")):
@@ -144,9 +145,13 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, interrupted: bo
     for cell, record in cells:
         if record is not None and record["status"] == "failed":
             last = record["error"].strip().splitlines()[-1]
-            console.print(f"failed: {cell.label}: {last} (traceback in {store.path(cell)})", markup=False)
+            console.print(
+                f"failed: {cell.label}: {last} (traceback in {store.path(cell)})", markup=False, soft_wrap=True
+            )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
-    console.print(f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}")
+    console.print(
+        f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}", soft_wrap=True
+    )
     if interrupted:
         console.print("Stopped. The same command goes on from here.")
         return 130

@@ -1,5 +1,7 @@
 """Metrics over all rows and all actions; each is a ``torchmetrics.Metric`` with one value a replicate.
 
+(torchmetrics squeezes the value of a single replicate to a scalar; ``evaluate`` keeps ``[R]``.)
+
 Every ``update`` takes logits ``[R, N, K, m-1]`` and the outcome of every action ``[R, N, K]``.
 """
 
@@ -179,7 +181,7 @@ def evaluate(logits: Tensor, potential: PotentialOutcomes) -> dict[str, Tensor]:
             metric.update(logits, potential.probabilities.repeat_interleave(n_variants, 0))
         else:
             continue
-        values[name] = metric.compute().double()
+        values[name] = metric.compute().double().reshape(-1)  # torchmetrics squeezes a single value
     return values
 
 

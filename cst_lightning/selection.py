@@ -55,13 +55,13 @@ def _inverse_propensity_nll(logits: Tensor, held_out: Feedback, train: Feedback,
 def _oracle_nll(logits: Tensor, potential: PotentialOutcomes) -> Tensor:
     metric = NLL()
     metric.update(logits, potential.outcomes)
-    return metric.compute()
+    return metric.compute().reshape(-1)
 
 
 def _oracle_hamming(logits: Tensor, potential: PotentialOutcomes) -> Tensor:
     metric = HammingLoss()
     metric.update(logits, potential.outcomes)
-    return metric.compute()
+    return metric.compute().reshape(-1)
 
 
 RULES: dict[str, ObservedRule | OracleRule] = {

@@ -66,6 +66,11 @@ def test_unknown_truth_leaves_its_metrics_out_and_variants_share_outcomes():
     assert doubled["nll"].tolist() == evaluate(logits, bare)["nll"].repeat_interleave(2).tolist()
 
 
+def test_a_single_replicate_keeps_its_axis():
+    logits, potential = problem(r=1)
+    assert all(value.shape == (1,) for value in evaluate(logits, potential).values())
+
+
 def test_saturated_predictions_give_finite_losses():
     logits = torch.tensor([[[[200.0], [-200.0]]]])
     potential = PotentialOutcomes(torch.zeros(1, 1, 1), torch.tensor([[[0, 1]]]))
