@@ -11,7 +11,7 @@ from benchmarks.grid import Job, backbones
 
 # Measured on one core with AVX2: what a step costs besides arithmetic, for the step and for each replicate
 # in it, and the rate of arithmetic. An estimate to plan by, not a promise.
-_STEP_S, _REPLICATE_S, _FLOPS = 0.8e-3, 4e-5, 3.5e10
+_STEP_S, _REPLICATE_S, _FLOPS = 1.6e-3, 8e-5, 1.8e10
 _EARLY_EPOCHS = 60  # typical epochs where early stopping decides
 _CVAT_PASSES = 13  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 _DATA_S = {"scene": 15.0, "yeast": 30.0}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import torch
 from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 from rich.console import Console
 
@@ -96,6 +97,8 @@ def run(options: Namespace, console: Console) -> int:
     workers = options.workers if options.workers is not None else _cores()
     if workers < 1:
         raise InputError(f"workers={workers}: allowed is from 1")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: torch finds no CUDA device here; allowed are auto and cpu")
     if options.json and not options.plan:
         raise InputError("--json goes with --plan")
     out = Path(options.out or Path("results", "runs", f"{options.preset}-{jobs[0].protocol.name}"))

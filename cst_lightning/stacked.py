@@ -51,6 +51,7 @@ class StackedModule(pl.LightningModule):
     protocol_fields: tuple[str, ...] | None = None
     stopped_epoch: Tensor
     failed_epoch: Tensor
+    hyperparameter: Tensor  # the grid as one value a replicate, [R]
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class StackedModule(pl.LightningModule):
             }
         )
         n_replicates = len(self.seeds) * self.n_variants
+        self.register_buffer("hyperparameter", torch.tensor(self.grid).flatten(), persistent=False)
         self.register_buffer("stopped_epoch", torch.zeros(n_replicates, dtype=torch.int64))
         self.register_buffer("failed_epoch", torch.zeros(n_replicates, dtype=torch.int64))
         self.training_loss = torch.zeros(n_replicates)
@@ -128,11 +130,6 @@ class StackedModule(pl.LightningModule):
     def n_variants(self) -> int:
         """``W``."""
         return len(self.grid[0])
-
-    @property
-    def hyperparameter(self) -> Tensor:
-        """The grid as one value a replicate, ``[R]``."""
-        return torch.tensor(self.grid, device=self.device).flatten()
 
     def repeat(self, tensor: Tensor) -> Tensor:
         """``[S, ...]`` to ``[R, ...]``, each seed's values for each of its variants."""

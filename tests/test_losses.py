@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -170,3 +173,27 @@ def test_imputed_nll_counts_only_what_counts():
     changed = target.clone()
     changed[0, 0, 1] = 1 - changed[0, 0, 1]
     assert torch.equal(losses.imputed_nll(logits, changed, counted, "sum"), total)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_hsic_of_4096_rows_stays_under_a_gigabyte(kernel):
+    code = (
+        "import resource, torch; from cst_lightning.losses import hsic; torch.set_num_threads(1); "
+        "x, y = torch.randn(1, 4096, 128, requires_grad=True), torch.eye(5)[torch.randint(5, (1, 4096))]; "
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        f"hsic(x, y, kernel={kernel!r}, bandwidth=None, normalised=True).sum().backward(); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    grown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert int(grown) < 1e6  # KiB
+
+
+def test_smoothed_kl_is_the_released_codes():
+    p, q = seeded(50, 1), seeded(50, 1, seed=1)
+    a, b, s = torch.sigmoid(p[:, 0]), torch.sigmoid(q[:, 0]), 1e-7
+    expected = (1 - a) * torch.log((1 - a) / (1 - b + s) + s) + a * torch.log(a / (b + s) + s)
+    assert torch.allclose(kl(p, q, s), expected)
+    assert torch.allclose(kl(p, q, s), kl(p, q), atol=1e-4)
+    saturated = torch.full((1, 1), -60.0, requires_grad=True)
+    kl(torch.full((1, 1), 60.0), saturated, s).sum().backward()
+    assert saturated.grad.abs().max().item() < 1e-12

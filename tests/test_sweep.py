@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from scipy import stats
 
 from benchmarks.sweep import main
 
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 ROOT = Path(__file__).parents[1]
 SHORT = ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--override.batch_size", "25"]
 TINY = ["--datasets", "moons", "--backbones", "dm", "--seeds", "0..1", "--cvat-weights", "0.1", "1", *SHORT]
@@ -301,6 +303,9 @@ def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
         (["--workers", "0"], "workers=0"),
         (["--json"], "--json goes with --plan"),
         (["--device", "tpu"], "device"),
+        pytest.param(
+            ["--device", "cuda"], "device=cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
+        ),
         (["--nonsense"], "--nonsense"),
         (["--config", "none.yaml"], "none.yaml"),
         (["--datasets", "D1@n=50", "--seeds", "0"], "batch_size=64: only 50 logged rows"),
