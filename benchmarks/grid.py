@@ -29,7 +29,7 @@ _SELF_TRAINING = (
     "hidden_cst", "learning_rate_cst", "max_epochs_cst", "keep_cst", "rounds", "labels", "teacher_dropout",
     "drop_median", "warm_start", "reduction",
 )  # fmt: skip
-_CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing", "selection")
+_CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing")
 
 
 @cache
@@ -57,12 +57,12 @@ class Cell:
             fields |= set(self.protocol.to_dict()) - {"name"}
         else:
             fields |= set(backbone.protocol_fields)
-        if len(backbone.default_grid(self.protocol)) > 1:
-            fields.add("selection")
         if self.method != "backbone":
             fields |= set(_SELF_TRAINING)
         if self.method == "pl_cvat":
             fields |= set(_CVAT)
+        if self.method == "pl_cvat" or len(backbone.default_grid(self.protocol)) > 1:
+            fields |= {"selection", *get_rule(self.protocol.selection).protocol_fields}
         values = self.protocol.to_dict()
         identity = {
             "record_version": RECORD_VERSION,
@@ -137,8 +137,8 @@ PRESETS = {
         blocks=((("D1",), _ALL),),
         seeds=(0, 1, 2, 3, 4),
         protocol="matched",
-        overrides={},
-        about="D1 under the matched protocol, whose early stopping ends within minutes",
+        overrides={"cvat_weights": [0.1, 1.0]},
+        about="D1 under the matched protocol, whose early stopping ends within minutes, with two CVAT weights",
     ),
     "paper": Preset(
         blocks=(
@@ -202,7 +202,7 @@ def make_jobs(
             backbones().get(name)
             jobs.append(Job(spec, name, ordered, seed_list, resolved))
     for job in jobs:
-        if any(jobs.count(other) > 1 for other in [job]):
+        if jobs.count(job) > 1:
             raise InputError(f"{job.label} is given twice")
     _check_selection(resolved, ordered, jobs)
     return jobs

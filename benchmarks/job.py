@@ -27,6 +27,7 @@ from cst_lightning.metrics import evaluate
 from cst_lightning.selection import best, get_rule, scores
 from cst_lightning.self_training import Round, SelfTraining, self_train
 from cst_lightning.stacked import StackedModule, fit
+from cst_lightning.version import VERSION
 from datamodules.base import BanditDataModule
 
 #: called with the part of the job at hand and the share of the whole job that is done
@@ -35,7 +36,7 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run, none of which changes a number: where the data lie, and on what device to train."""
+    """Where the data lie and on what device to train; neither changes a number, but for the device's rounding."""
 
     data_dir: str | None = None
     device: str = "auto"
@@ -121,7 +122,7 @@ def _choose(module: StackedModule, data: BanditDataModule, first: int = 0, last:
 
 def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -> list[dict[str, dict[str, float]]]:
     """Test NLL and Hamming loss of every candidate of each seed, to show what the choice was worth."""
-    values = evaluate(module.logits(data.test.x).cpu(), data.test)
+    values = evaluate(module.logits(data.test.x), data.test, ["nll", "hamming"])
     out: list[dict[str, dict[str, float]]] = []
     for number, grid in enumerate(module.grid):
         rows = range(number * module.n_variants + choice.first, (number + 1) * module.n_variants)
@@ -132,21 +133,21 @@ def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -
 
 def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> Record:
     module = made.module.select(made.choice.variants)
-    values = evaluate(module.logits(data.test.x).cpu(), data.test)
+    values = evaluate(module.logits(data.test.x), data.test)
     floor = data.test.floor()
-    failed = (module.failed_epoch + _backbone_failed(made)).tolist()
     results = []
     for number, seed in enumerate(cell.seeds):
+        failed = _failed_in(made, number)
         # a failed replicate keeps its place, without numbers
-        numbers = {} if failed[number] else {name: _number(value[number]) for name, value in values.items()}
+        numbers = {} if failed else {name: _number(value[number]) for name, value in values.items()}
         results.append(
             {
                 "seed": seed,
-                "status": "non_finite" if failed[number] else "finished",
+                "status": "non_finite" if failed else "finished",
                 "epochs": int(module.stopped_epoch[number]),
-                "failed_epoch": int(failed[number]),
+                "failed_in": failed,
                 "cvat_weight": module.grid[number][0] if isinstance(module, SelfTraining) else None,
-                "hsic_weight": made.backbone.grid[number][0] if made.backbone.name == "hsic" else None,
+                "backbone_weight": made.backbone.grid[number][0] if _has_grid(made.backbone) else None,
                 "metrics": numbers,
                 "floor": {name: _number(value[number]) for name, value in floor.items()},
                 "scores": _scores(made, number),
@@ -198,6 +199,10 @@ def _chose(made: _Made) -> bool:
     return made.choice.scores is not None or len(type(made.backbone).default_grid(made.backbone.protocol)) > 1
 
 
+def _has_grid(backbone: StackedModule) -> bool:
+    return type(backbone).default_grid(backbone.protocol) != (0.0,)
+
+
 def _scores(made: _Made, number: int) -> dict[str, float | None]:
     if made.choice.scores is None:
         return {}
@@ -205,8 +210,11 @@ def _scores(made: _Made, number: int) -> dict[str, float | None]:
     return {str(w): _number(v) for w, v in zip(grid, made.choice.scores[number], strict=True)}
 
 
-def _backbone_failed(made: _Made) -> Tensor:
-    return made.backbone.failed_epoch if made.rounds else torch.zeros_like(made.backbone.failed_epoch)
+def _failed_in(made: _Made, number: int) -> str | None:
+    """The training in which the replicate's loss turned non-finite, if one did: ``backbone, epoch 3``."""
+    stages = [("backbone", int(made.backbone.failed_epoch[number]))]
+    stages += [(f"round {i}", done.failed_epoch[made.replicate(number)]) for i, done in enumerate(made.rounds, 1)]
+    return next((f"{stage}, epoch {epoch}" for stage, epoch in stages if epoch), None)
 
 
 def _round_of(done: Round, replicate: int) -> dict[str, Any]:
@@ -228,9 +236,7 @@ class _Progress(pl.Callback):
         self._parts = [float(backbone.epochs(protocol))]
         if set(job.methods) != {"backbone"}:
             n_replicates = ("pl" in job.methods) + 3 * len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
-            for number in range(protocol.rounds):
-                epochs = protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)]
-                self._parts.append(float(epochs * n_replicates))
+            self._parts += [float(protocol.cst_epochs(number) * n_replicates) for number in range(protocol.rounds)]
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
 
     def begin(self, module: StackedModule) -> None:
@@ -266,12 +272,12 @@ class _Clock:
 
 
 def _provenance(device: str) -> dict[str, Any]:
-    packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "scipy", "scikit-learn", "cst-lightning")
+    packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "scipy", "scikit-learn")
     return {
         "git_commit": _git_commit(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "versions": {"cst-lightning": VERSION} | {name: version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else device,
         "machine": f"{platform.system()} {platform.machine()}",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

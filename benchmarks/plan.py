@@ -41,8 +41,7 @@ def estimate_seconds(job: Job) -> float:
     n_weights = ("pl" in job.methods) + len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
     passes = _CVAT_PASSES if "pl_cvat" in job.methods else 4
     for number in range(protocol.rounds):
-        epochs = protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)]
-        total += training(epochs, protocol.hidden_cst, n_seeds * n_weights, passes)
+        total += training(protocol.cst_epochs(number), protocol.hidden_cst, n_seeds * n_weights, passes)
     return total
 
 

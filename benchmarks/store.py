@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ _SCHEMA = pa.schema(
         ("metric", pa.string()),
         ("value", pa.float64()),
         ("cvat_weight", pa.float64()),
-        ("hsic_weight", pa.float64()),
+        ("backbone_weight", pa.float64()),
         ("selection", pa.string()),
         ("oracle", pa.bool_()),
         ("floor", pa.float64()),
@@ -114,7 +114,7 @@ def rows_of(cell: Cell, record: Record) -> list[dict[str, Any]]:
             "method": cell.method,
             "seed": result["seed"],
             "cvat_weight": result["cvat_weight"],
-            "hsic_weight": result["hsic_weight"],
+            "backbone_weight": result["backbone_weight"],
             "selection": record["selection"],
             "oracle": record["oracle"],
             "status": result["status"],
@@ -128,7 +128,7 @@ def rows_of(cell: Cell, record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _replace(path: Path, write: Any) -> None:
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)

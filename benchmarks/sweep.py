@@ -15,7 +15,7 @@ import torch
 from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 from rich.console import Console
 
-from benchmarks.executors.local import Event, run_local
+from benchmarks.executors.local import run_local
 from benchmarks.grid import METHODS, PRESETS, Cell, Job, make_jobs
 from benchmarks.job import Settings, cells_to_run
 from benchmarks.plan import estimate_seconds, plan_table, said
@@ -46,7 +46,9 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
     parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
     parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
-    parser.add_argument("--workers", type=int | None, default=None, help="jobs at a time; by default one a core")
+    parser.add_argument(
+        "--workers", type=int | None, default=None, help="jobs at a time; by default one a core, or one on a GPU"
+    )
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
     parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")
     parser.add_argument("--out", type=str | None, default=None, help="by default results/runs/PRESET-PROTOCOL")
@@ -94,7 +96,8 @@ def run(options: Namespace, console: Console) -> int:
         methods=options.methods,
         seeds=options.seeds,
     )
-    workers = options.workers if options.workers is not None else _cores()
+    on_gpu = options.device != "cpu" and torch.cuda.is_available()
+    workers = options.workers if options.workers is not None else 1 if on_gpu else _cores()
     if workers < 1:
         raise InputError(f"workers={workers}: allowed is from 1")
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -125,12 +128,8 @@ def _train(todo: Sequence[Job], store: Store, options: Namespace, workers: int, 
     settings = Settings(options.data_dir, options.device)
     weights = [estimate_seconds(job) for job in todo]
     with Display(todo, weights, console) as display:
-
-        def tell(event: Event) -> None:
-            display.show(event)
-
         try:
-            run_local(todo, store, settings, workers, tell)
+            run_local(todo, store, settings, workers, display.show)
         except KeyboardInterrupt:
             return True
     return False
@@ -208,10 +207,10 @@ def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
 
 def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -> None:
     rows = []
-    seconds = 0.0
+    seconds = [0.0]
     for job in jobs:
         missing = cells_to_run(job, store, options.on_existing)
-        seconds += estimate_seconds(job) if missing else 0.0
+        seconds += [estimate_seconds(job)] if missing else []
         for cell in job.cells:
             record = store.read(cell)
             status = "to run" if cell in missing else record["status"] if record else "to run"
@@ -221,7 +220,8 @@ def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -
         return
     Console().print(plan_table(rows))
     left = sum(row["status"] == "to run" for row in rows)
-    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {said(seconds / workers)} on {workers} workers")
+    needed = said(max(sum(seconds) / workers, *seconds))
+    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {needed} on {workers} workers")
 
 
 def _plain(cell: Cell) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from statistics import fmean
 
 from rich.table import Table
 from rich.text import Text
@@ -38,33 +39,37 @@ class Entry:
     floor: Summary | None
     paper: tuple[float, float] | None  # mean, standard error
     oracle: bool
-    best: bool  # lowest mean of its data set and backbone
+    values: dict[int, float]  # by seed, of those that finished
+    best: bool = False  # lowest mean of its data set and backbone, over the seeds that all its methods finished
 
 
 def make_entries(cells: Sequence[tuple[Cell, Record | None]], metric: str) -> list[Entry]:
     """An entry for every cell, whether it finished or not."""
     entries = [_entry(cell, record, metric) for cell, record in cells]
-    lowest: dict[tuple[str, str], float] = {}
-    for entry in entries:
-        if entry.ours is not None:
-            group = (str(entry.cell.dataset), entry.cell.backbone)
-            lowest[group] = min(lowest.get(group, math.inf), entry.ours.mean)
-    return [_marked(entry, lowest.get((str(entry.cell.dataset), entry.cell.backbone))) for entry in entries]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, entry in enumerate(entries):
+        if entry.values:
+            groups.setdefault((str(entry.cell.dataset), entry.cell.backbone), []).append(place)
+    for places in groups.values():
+        # only seeds that every method finished are compared: one that lost its bad seeds must not win by it
+        common = set.intersection(*(set(entries[place].values) for place in places))
+        means = {place: fmean(entries[place].values[seed] for seed in common) for place in places} if common else {}
+        for place in means:
+            if means[place] == min(means.values()):
+                entries[place] = replace(entries[place], best=True)
+    return entries
 
 
 def _entry(cell: Cell, record: Record | None, metric: str) -> Entry:
     paper = paper_results().get((str(cell.dataset), cell.backbone, cell.method, metric))
     if record is None or record["status"] != "finished":
-        return Entry(cell, metric, record["status"] if record else "missing", None, None, paper, False, False)
+        return Entry(cell, metric, record["status"] if record else "missing", None, None, paper, False, {})
     asked = len(cell.seeds)
-    ours = summarise([result["metrics"].get(metric) for result in record["results"]], asked)
+    values = {result["seed"]: result["metrics"].get(metric) for result in record["results"]}
     floor = summarise([result["floor"].get(metric) for result in record["results"]], asked)
-    return Entry(cell, metric, "finished", ours, floor, paper, record["oracle"], False)
-
-
-def _marked(entry: Entry, lowest: float | None) -> Entry:
-    best = entry.ours is not None and entry.ours.mean == lowest
-    return Entry(entry.cell, entry.metric, entry.status, entry.ours, entry.floor, entry.paper, entry.oracle, best)
+    finished = {seed: value for seed, value in values.items() if value is not None}
+    ours = summarise(list(values.values()), asked)
+    return Entry(cell, metric, "finished", ours, floor, paper, record["oracle"], finished)
 
 
 @cache

@@ -61,9 +61,9 @@ class _Record:
         """A record of one replicate, seen ``n_replicates`` times without a copy."""
         return self._map(lambda tensor: tensor.expand(n_replicates, *tensor.shape[1:]))
 
-    def replicate(self, index: int) -> Self:
-        """One replicate, its axis kept."""
-        return self._map(lambda tensor: tensor[index : index + 1])
+    def repeat(self, n_variants: int) -> Self:
+        """Each replicate ``n_variants`` times in a row, ``[S * n_variants, N, ...]``."""
+        return self._map(lambda tensor: tensor.repeat_interleave(n_variants, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Feedback(_Record):
     allow_unlogged: bool = False
 
     def __post_init__(self) -> None:
-        x = _batched("x", self.x, 3).to(torch.float32)
+        x = _batched(self.x).to(torch.float32)
         size = tuple(x.shape[:2])
         _check_contexts(x)
         action = _indices("action", self.action, size, self.n_actions, missing_allowed=False)
@@ -104,7 +104,9 @@ class Feedback(_Record):
         if self.propensity is not None:
             object.__setattr__(self, "propensity", _propensity(self.propensity, (*size, self.n_actions), action))
         if not self.allow_unlogged:
-            seen = torch.zeros(size[0], self.n_actions, dtype=torch.bool).scatter_(1, action, True)
+            seen = torch.zeros(size[0], self.n_actions, dtype=torch.bool, device=action.device).scatter_(
+                1, action, True
+            )
             if not seen.all():
                 replicate, never = (int(i) for i in (~seen).nonzero()[0])
                 raise InputError(
@@ -126,6 +128,11 @@ class Feedback(_Record):
     def n_rows(self) -> int:
         """``N``."""
         return self.x.shape[1]
+
+    @property
+    def taken(self) -> Tensor:
+        """Whether an action is the one taken, bool ``[S, N, K]``."""
+        return self.action[..., None] == torch.arange(self.n_actions, device=self.action.device)
 
     @property
     def n_missing(self) -> Tensor:
@@ -152,7 +159,7 @@ class PotentialOutcomes(_Record):
     propensity: Tensor | None = None
 
     def __post_init__(self) -> None:
-        x = _batched("x", self.x, 3).to(torch.float32)
+        x = _batched(self.x).to(torch.float32)
         _check_contexts(x)
         outcomes = torch.as_tensor(self.outcomes)
         size = (*x.shape[:2], outcomes.shape[-1])
@@ -182,12 +189,12 @@ class PotentialOutcomes(_Record):
         return {"nll": entropy.mean((1, 2)), "hamming": (1 - p.amax(-1)).mean((1, 2))}
 
 
-def _batched(name: str, value: Any, ndim: int) -> Tensor:
-    tensor = torch.as_tensor(value)
-    if tensor.ndim == ndim - 1:
+def _batched(x: Any) -> Tensor:
+    tensor = torch.as_tensor(x)
+    if tensor.ndim == 2:
         tensor = tensor[None]
-    if tensor.ndim != ndim or 0 in tensor.shape:
-        raise InputError(f"{name} has shape {tuple(tensor.shape)}: allowed is [S, N, d] without an empty axis")
+    if tensor.ndim != 3 or 0 in tensor.shape:
+        raise InputError(f"x has shape {tuple(tensor.shape)}: allowed is [S, N, d] without an empty axis")
     return tensor
 
 
@@ -242,6 +249,7 @@ def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
 
 def _propensity(value: Any, size: tuple[int, ...], action: Tensor) -> Tensor:
     tensor = _distribution("propensity", value, size)
+    tensor = tensor.to(torch.float32)
     taken = tensor.gather(-1, action[..., None])[..., 0]
     if (taken <= 0).any():
         rows = sorted({int(i) for i in (taken <= 0).nonzero()[:, 1]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -133,11 +133,9 @@ def _centred(gram: Tensor) -> Tensor:
     return gram - rows - rows.transpose(1, 2) + rows.mean(2, keepdim=True)
 
 
-def _reduce(value: Tensor, counted: Tensor, reduction: Reduction, axes: Sequence[int] = (1, 2)) -> Tensor:
-    total = (value * counted).sum(tuple(axes))
-    if reduction == "sum":
-        return total
-    return total / counted.sum(tuple(axes)).clamp(min=1)
+def _reduce(value: Tensor, counted: Tensor, reduction: Reduction) -> Tensor:
+    total = (value * counted).sum((1, 2))
+    return total if reduction == "sum" else total / counted.sum((1, 2)).clamp(min=1)
 
 
 def _normalise(direction: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ Every ``update`` takes logits ``[R, N, K, m-1]`` and the outcome of every action
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from torchmetrics.functional.classification import (
     multiclass_calibration_error,
 )
 
-from cst_lightning.distributions import mode, nll, probs
+from cst_lightning.distributions import log_probs, mode, nll, probs
 from cst_lightning.feedback import PotentialOutcomes
 
 
@@ -76,8 +77,7 @@ class ExcessNLL(_Mean):
     def update(self, logits: Tensor, probabilities: Tensor) -> None:
         """Add rows; ``probabilities`` is the true distribution ``[R, N, K, m]``."""
         p = probabilities.double()
-        log_q = torch.log_softmax(torch.cat([torch.zeros_like(logits[..., :1]), logits], -1).double(), -1)
-        self._add(-(p * log_q).sum(-1) - torch.special.entr(p).sum(-1))
+        self._add(-(p * log_probs(logits.double())).sum(-1) - torch.special.entr(p).sum(-1))
 
 
 class Reward(_Mean):
@@ -164,17 +164,18 @@ METRICS: dict[str, type[Metric]] = {
 _NEEDS_TRUTH = ("regret", "excess_nll")
 
 
-def evaluate(logits: Tensor, potential: PotentialOutcomes) -> dict[str, Tensor]:
-    """All metrics that can be had, float64 ``[R]`` each.
+def evaluate(logits: Tensor, potential: PotentialOutcomes, names: Sequence[str] = ()) -> dict[str, Tensor]:
+    """All metrics that can be had (or those of ``names``), float64 ``[R]`` each.
 
     Args:
         logits: ``[R, N, K, m-1]`` with ``R`` a multiple of the replicates of ``potential`` (its variants).
     """
+    potential = potential.to(logits.device)
     n_variants = len(logits) // len(potential.outcomes)
     outcomes = potential.outcomes.repeat_interleave(n_variants, 0)
     values = {}
-    for name, metric_class in METRICS.items():
-        metric = metric_class().to(logits.device)
+    for name in names or METRICS:
+        metric = METRICS[name]().to(logits.device)
         if name not in _NEEDS_TRUTH:
             metric.update(logits, outcomes)
         elif potential.probabilities is not None:

@@ -1,9 +1,10 @@
 """Networks with a leading replicate axis ``R = S * W``: seeds times variants of a hyper-parameter.
 
 A network is called as ``network(x, bits)`` with contexts ``[S or R, B, d]`` and, in training, the
-random bits that its dropout asks for (``n_bits(B)`` a seed; None evaluates without dropout). It
-returns the logits ``[R, B, K, m-1]`` and the embedding ``[R, B, h]`` (None where there is none).
-Inside, features come before rows (``[R, h, B]``): narrow layers multiply several times faster so.
+random bits that its dropout asks for (``n_bits(B)`` a seed; None evaluates without dropout), and with
+``track=False`` where running statistics must stay (a teacher's pass, CVAT's). It returns the logits
+``[R, B, K, m-1]`` and the embedding ``[R, B, h]`` (None where there is none). Inside, features come
+before rows (``[R, h, B]``): narrow layers multiply several times faster so.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class OutcomeNetwork(nn.Module):
         """Random 16-bit integers a seed that one pass over ``n_rows`` rows takes."""
         return self._n_masked * n_rows if self.dropout else 0
 
-    def forward(self, x: Tensor, bits: Tensor | None = None) -> Output:
+    def forward(self, x: Tensor, bits: Tensor | None = None, *, track: bool = True) -> Output:
         """See the module's docstring."""
         h = x.transpose(-1, -2)
         n_rows = h.shape[-1]
@@ -162,12 +163,14 @@ class LiftedNetwork(nn.Module):
         """Random 16-bit integers a seed that one pass takes: the 64 bits that dropout is hashed from."""
         return 4
 
-    def forward(self, x: Tensor, bits: Tensor | None = None) -> Output:
+    def forward(self, x: Tensor, bits: Tensor | None = None, *, track: bool = True) -> Output:
         """See the module's docstring."""
         template = self._template[0]
         template.train(bits is not None)
         parameters = {name: self.stacked[_flat(name)] for name in self._names}
         buffers = {name: getattr(self, _flat(name)) for name in self._buffer_names}
+        if not track:
+            buffers = {name: value.clone() for name, value in buffers.items()}
         if bits is not None:
             words = bits.contiguous().view(torch.int64)[:, 0].repeat_interleave(self.n_variants)
             for name in self._buffer_names:

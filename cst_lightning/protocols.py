@@ -135,6 +135,10 @@ class Protocol:
                 raise unknown_name("protocol field", name, known)
         return dataclasses.replace(self, **changes)
 
+    def cst_epochs(self, round_: int) -> int:
+        """Epochs of CST round ``round_`` (from 0), at most."""
+        return self.max_epochs_cst[min(round_, len(self.max_epochs_cst) - 1)]
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values (tuples as lists), as JSON and YAML keep them."""
         return {

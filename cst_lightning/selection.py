@@ -8,74 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cst_lightning.errors import InputError, unknown_name
-from cst_lightning.feedback import Feedback, PotentialOutcomes
+from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
 from cst_lightning.losses import factual_nll
-from cst_lightning.metrics import NLL, HammingLoss
+from cst_lightning.metrics import evaluate
 from cst_lightning.propensity import estimate_propensities, inverse_propensity_weights
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
 
 
 @dataclass(frozen=True)
-class ObservedRule:
-    """A rule that looks at held-out observed outcomes only."""
+class Rule:
+    """A rule. ``score(logits, rows, train, protocol)`` gives ``[R]`` for logits ``[R, N, K, m-1]``.
+
+    ``rows`` are held-out observed rows (``Feedback``), or for an oracle validation rows with the outcome
+    of every action (``PotentialOutcomes``), which nobody has in practice; each repeated for every variant.
+    """
 
     name: str
-    score: Callable[[Tensor, Feedback, Feedback, Protocol], Tensor]  # logits, held-out rows, training rows
-    oracle: bool = False
+    oracle: bool
+    score: Callable[[Tensor, Any, Feedback, Protocol], Tensor]
+    protocol_fields: tuple[str, ...] = ()  # that it reads
 
 
-@dataclass(frozen=True)
-class OracleRule:
-    """A rule that looks at the outcome of every action on validation rows, which nobody has in practice."""
-
-    name: str
-    score: Callable[[Tensor, PotentialOutcomes], Tensor]
-    oracle: bool = True
+def _observed_nll(logits: Tensor, rows: Feedback, train: Feedback, protocol: Protocol) -> Tensor:
+    return factual_nll(logits, rows.action, rows.outcome)
 
 
-def _observed_nll(logits: Tensor, held_out: Feedback, train: Feedback, protocol: Protocol) -> Tensor:
-    return factual_nll(logits, held_out.action, held_out.outcome)
-
-
-def _inverse_propensity_nll(logits: Tensor, held_out: Feedback, train: Feedback, protocol: Protocol) -> Tensor:
-    propensity = held_out.propensity
+def _ipw_nll(logits: Tensor, rows: Feedback, train: Feedback, protocol: Protocol) -> Tensor:
+    n_variants = len(logits) // len(train.x)
+    propensity = rows.propensity
     if propensity is None:
-        propensity = estimate_propensities(train, protocol.propensity_model, at=held_out.x)
-    weight, _ = inverse_propensity_weights(held_out, propensity, max(protocol.propensity_floor, 0.01))
-    weight = weight / weight.mean(1, keepdim=True)
-    return factual_nll(logits, held_out.action, held_out.outcome, weight)
+        estimate = estimate_propensities(train, protocol.propensity_model, at=rows.x[::n_variants])
+        propensity = estimate.repeat_interleave(n_variants, 0)
+    weight, _ = inverse_propensity_weights(rows, propensity, protocol.propensity_floor)
+    observed = (rows.outcome != MISSING).to(weight.dtype)
+    mean = (weight * observed).sum(1, keepdim=True) / observed.sum(1, keepdim=True).clamp(min=1)
+    return factual_nll(logits, rows.action, rows.outcome, weight / mean)
 
 
-def _oracle_nll(logits: Tensor, potential: PotentialOutcomes) -> Tensor:
-    metric = NLL()
-    metric.update(logits, potential.outcomes)
-    return metric.compute().reshape(-1)
+def _oracle(metric: str) -> Callable[[Tensor, PotentialOutcomes, Feedback, Protocol], Tensor]:
+    return lambda logits, rows, train, protocol: evaluate(logits, rows, [metric])[metric]
 
 
-def _oracle_hamming(logits: Tensor, potential: PotentialOutcomes) -> Tensor:
-    metric = HammingLoss()
-    metric.update(logits, potential.outcomes)
-    return metric.compute().reshape(-1)
-
-
-RULES: dict[str, ObservedRule | OracleRule] = {
+RULES = {
     rule.name: rule
     for rule in (
-        OracleRule("oracle_hamming", _oracle_hamming),
-        OracleRule("oracle_nll", _oracle_nll),
-        ObservedRule("observed_nll", _observed_nll),
-        ObservedRule("ipw_nll", _inverse_propensity_nll),
+        Rule("oracle_hamming", oracle=True, score=_oracle("hamming")),
+        Rule("oracle_nll", oracle=True, score=_oracle("nll")),
+        Rule("observed_nll", oracle=False, score=_observed_nll),
+        Rule("ipw_nll", oracle=False, score=_ipw_nll, protocol_fields=("propensity_floor", "propensity_model")),
     )
 }
 
 
-def get_rule(name: str) -> ObservedRule | OracleRule:
+def get_rule(name: str) -> Rule:
     """The rule called ``name``; an unknown name is an error with the nearest ones."""
     if name not in RULES:
         raise unknown_name("selection rule", name, RULES)
@@ -84,7 +76,7 @@ def get_rule(name: str) -> ObservedRule | OracleRule:
 
 @torch.no_grad()
 def scores(
-    rule: ObservedRule | OracleRule,
+    rule: Rule,
     module: StackedModule,
     train: Feedback,
     held_out: Feedback | None,
@@ -99,19 +91,12 @@ def scores(
     if rows is None:
         what = "fully labelled validation rows" if rule.oracle else "held-out observed rows (protocol field holdout)"
         raise InputError(f"selection={rule.name} needs {what}, and there are none")
-    rows = rows.to("cpu").expand(len(module.seeds))
+    n_seeds, n_variants = len(module.seeds), module.n_variants
     logits = module.logits(rows.x).cpu()
-    values = []
-    for variant in range(module.n_variants):
-        own = logits[variant :: module.n_variants]
-        if isinstance(rule, OracleRule):
-            assert isinstance(rows, PotentialOutcomes)
-            values.append(rule.score(own, rows))
-        else:
-            assert isinstance(rows, Feedback)
-            values.append(rule.score(own, rows, train.to("cpu"), module.protocol))
-    failed = module.failed_epoch.cpu().view(-1, module.n_variants) > 0
-    return torch.stack(values, 1).double().nan_to_num(nan=torch.inf).masked_fill(failed, torch.inf)
+    rows = rows.to("cpu").expand(n_seeds).repeat(n_variants)
+    score = rule.score(logits, rows, train.to("cpu").expand(n_seeds), module.protocol).double()
+    score = score.nan_to_num(nan=torch.inf).masked_fill(module.failed_epoch.cpu() > 0, torch.inf)
+    return score.view(n_seeds, n_variants)
 
 
 def best(score: Tensor) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
@@ -45,8 +45,19 @@ class SelfTraining(StackedModule):
         return protocol.learning_rate_cst
 
     @override
-    def kept(self) -> Any:
+    @classmethod
+    def epochs(cls, protocol: Protocol) -> int:
+        return protocol.cst_epochs(0)
+
+    @override
+    def kept(self) -> Literal["last", "best"]:
         return self.protocol.keep_cst
+
+    @override
+    def on_fit_end(self) -> None:
+        """Lightning takes the student back to the CPU; the hidden teacher must go with it."""
+        assert self._teacher is not None
+        self._teacher[0].cpu()
 
     def teach(self, teacher: StackedModule) -> None:
         """Take pseudo-labels from ``teacher``: one variant for all of the student's, or one for each."""
@@ -57,7 +68,7 @@ class SelfTraining(StackedModule):
             )
         if self.protocol.drop_median and self.shape.n_outcomes != 2:
             raise InputError("protocol field drop_median=True: allowed for two outcomes only")
-        self._teacher = (teacher.eval(),)
+        self._teacher = (teacher,)
         if self.protocol.warm_start:
             self._start_from(teacher)
 
@@ -66,9 +77,7 @@ class SelfTraining(StackedModule):
         if self._teacher is None:
             raise RuntimeError("call teach(teacher) before fit: self-training needs a source of pseudo-labels")
         teacher = self._teacher[0].to(self.device)
-        taken = torch.zeros(*feedback.action.shape, feedback.n_actions, device=self.device)
-        taken.scatter_(-1, feedback.action[..., None], 1)
-        self._counterfactual = rows_last(1 - taken)
+        self._counterfactual = rows_last((~feedback.taken).float())
         missing = (feedback.outcome == MISSING)[..., None]
         self._counted = rows_last(torch.where(missing, self._counterfactual, 1))
         labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
@@ -88,7 +97,7 @@ class SelfTraining(StackedModule):
             return loss
         start = uniform(self.random("cvat", batch.x[0].numel())).view(batch.x.shape)
         smoothness = cvat(
-            lambda x: self.network(x, self.bits("cvat", n_rows)).logits,
+            lambda x: self.network(x, self.bits("cvat", n_rows), track=False).logits,
             logits,
             batch.x,
             start,
@@ -106,12 +115,12 @@ class SelfTraining(StackedModule):
         """Labels from a pass of the teacher with dropout on (``train_selfdm`` of the released code)."""
         assert self._teacher is not None
         network = self._teacher[0].network
-        logits = network(batch.x, self.random("teacher", network.n_bits(batch.n_rows))).logits
+        logits = network(batch.x, self.random("teacher", network.n_bits(batch.n_rows)), track=False).logits
         target = with_factual(pseudo_labels(logits, self.protocol.labels), batch)
         if self.protocol.drop_median:
             p = positive_probs(logits)[..., 0]
             median = p.quantile(0.5, dim=1, keepdim=True)  # between the middle two of an even batch
-            factual = (batch.action[..., None] == torch.arange(batch.n_actions, device=p.device)).to(p.dtype)
+            factual = batch.taken.to(p.dtype)
             n_labellings = len(p) // len(factual)
             factual, counted = (t.repeat_interleave(n_labellings, 0) for t in (factual, counted))
             counted = counted * torch.maximum((p != median).to(p.dtype), factual)
@@ -140,7 +149,7 @@ class Round:
         objective_imputed: objective of the student once it has imputed anew; for hard labels never
             above ``objective_end`` (step 1 of Proposition 1).
         changed: share of pseudo-labels that the student would give otherwise than its teacher.
-        stopped_epoch: epochs trained.
+        stopped_epoch: epochs trained. failed_epoch: epoch in which the loss turned non-finite, else 0.
         label_error: where potential outcomes are known, the share of wrong pseudo-labels among the
             entries of each action and true outcome, ``[R][K][m]`` (None where there is no such entry).
     """
@@ -150,6 +159,7 @@ class Round:
     objective_imputed: list[float]
     changed: list[float]
     stopped_epoch: list[int]
+    failed_epoch: list[int]
     label_error: list[list[list[float | None]]] | None
 
 
@@ -180,13 +190,15 @@ def self_train(
         The student of the last round, ``S * len(cvat_weights)`` replicates.
     """
     protocol = backbone.protocol
-    n_rounds = rounds or protocol.rounds
+    n_rounds = protocol.rounds if rounds is None else rounds
+    if n_rounds < 1:
+        raise InputError(f"rounds={rounds}: allowed is from 1")
     feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
     teacher: StackedModule = backbone
     for number in range(n_rounds):
         student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network)
         student.teach(teacher)
-        fitter(student, data, max_epochs=protocol.max_epochs_cst[min(number, len(protocol.max_epochs_cst) - 1)])
+        fitter(student, data, max_epochs=protocol.cst_epochs(number))
         if on_round is not None:
             on_round(student, _describe(teacher, student, feedback.expand(len(student.seeds)), audit))
         teacher = student
@@ -203,8 +215,7 @@ def pseudo_labels(logits: Tensor, labels: str) -> Tensor:
 def with_factual(target: Tensor, feedback: Feedback) -> Tensor:
     """Targets ``[S or R, N, K, m-1]`` with the observed outcome at the action taken (where it is not missing)."""
     observed = one_hot(feedback.outcome, feedback.n_outcomes, target.dtype)
-    here = feedback.action[..., None] == torch.arange(feedback.n_actions, device=target.device)
-    here = (here & (feedback.outcome != MISSING)[..., None])[..., None]
+    here = (feedback.taken & (feedback.outcome != MISSING)[..., None])[..., None]
     n_labellings = len(target) // len(here)
     observed, here = (t.repeat_interleave(n_labellings, 0) for t in (observed, here))
     return torch.where(here, observed[:, :, None], target)
@@ -217,8 +228,7 @@ def label_error(labels: Tensor, feedback: Feedback, potential: PotentialOutcomes
         labels: outcome indices of every action, ``[R, N, K]``; only actions not taken are counted.
     """
     n_labellings = len(labels) // len(feedback.action)
-    taken = feedback.action[..., None] == torch.arange(feedback.n_actions)
-    truth, taken = (t.repeat_interleave(n_labellings, 0) for t in (potential.outcomes, taken))
+    truth, taken = (t.repeat_interleave(n_labellings, 0) for t in (potential.outcomes, feedback.taken))
     of_class = torch.nn.functional.one_hot(truth, potential.n_outcomes).bool() & ~taken[..., None]
     wrong = (labels != truth)[..., None] & of_class
     return wrong.sum(1) / of_class.sum(1)
@@ -233,7 +243,7 @@ def _describe(
     feedback = feedback.to("cpu")
     labels = student.protocol.labels
     old, new = (with_factual(pseudo_labels(logits, labels), feedback) for logits in (by_teacher, by_student))
-    counterfactual = (feedback.action[..., None] != torch.arange(feedback.n_actions)).float()
+    counterfactual = (~feedback.taken).float()
     counted = torch.where((feedback.outcome == MISSING)[..., None], counterfactual, 1.0)
     counterfactual, counted = (student.repeat(t) for t in (counterfactual, counted))
     changed = (mode(by_teacher) != mode(by_student)).float() * counterfactual
@@ -247,5 +257,6 @@ def _describe(
         objective_imputed=mean_objective(by_student, new, counted).tolist(),
         changed=(changed.sum((1, 2)) / counterfactual.sum((1, 2)).clamp(min=1)).tolist(),
         stopped_epoch=student.stopped_epoch.tolist(),
+        failed_epoch=student.failed_epoch.tolist(),
         label_error=errors,
     )

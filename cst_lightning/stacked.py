@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pytorch_lightning as pl
 import torch
@@ -67,12 +67,7 @@ class StackedModule(pl.LightningModule):
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds={self.seeds}: allowed are different integers from 0, at least one")
         self.protocol = get_protocol(protocol)
-        rows = [list(row) if isinstance(row, Sequence) else None for row in grid]
-        self.grid = [[float(v) for v in row] for row in rows if row is not None] or [
-            [float(v) for v in grid if not isinstance(v, Sequence)] for _ in self.seeds
-        ]
-        if len(self.grid) != len(self.seeds) or len({len(row) for row in self.grid}) != 1 or not self.grid[0]:
-            raise InputError(f"grid={grid!r}: allowed is [W] or one [W] for each of the {len(self.seeds)} seeds")
+        self.grid = _grid(grid, len(self.seeds))
         self.automatic_optimization = False
         self.network = self._make_network(network)
         self.save_hyperparameters(
@@ -94,6 +89,7 @@ class StackedModule(pl.LightningModule):
         self._order: list[torch.Generator] = []
         self._resumed: dict[str, Any] | None = None
         self._prepared = False
+        self._fitting = False
 
     # --- what a subclass says -------------------------------------------------------------------
 
@@ -145,8 +141,7 @@ class StackedModule(pl.LightningModule):
 
     def replicate_state(self) -> dict[str, Tensor]:
         """Every trained tensor, each with the leading axis ``R``."""
-        state = {f"p/{name}": value for name, value in self.network.named_parameters()}
-        return state | {f"b/{name}": value for name, value in self.network.named_buffers()}
+        return dict(self.network.named_parameters()) | dict(self.network.named_buffers())
 
     def select(self, variants: Sequence[int]) -> Self:
         """One chosen variant a seed, as a module of its own with ``W = 1``; ``variants`` is ``[S]``."""
@@ -162,14 +157,17 @@ class StackedModule(pl.LightningModule):
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Logits of every action without dropout, ``[S or 1, N, d]`` to ``[R, N, K, m-1]``."""
-        was_training = self.training
-        self.eval()
-        x = x.to(self.device).expand(len(self.seeds), -1, -1)
+        """Logits of every action without dropout; contexts ``[S or 1, N, d]`` (or ``[N, d]``) to ``[R, N, K, m-1]``."""
+        x = torch.as_tensor(x, dtype=torch.float32, device=self.device)
+        x = x[None] if x.ndim == 2 else x
+        if x.ndim != 3 or x.shape[-1] != self.shape.n_features or x.shape[0] not in (1, len(self.seeds)):
+            raise InputError(
+                f"x has shape {tuple(x.shape)}: allowed is [N, {self.shape.n_features}], for all seeds alike, or "
+                f"[{len(self.seeds)}, N, {self.shape.n_features}]"
+            )
+        x = x.expand(len(self.seeds), -1, -1)
         starts = range(0, x.shape[1], _EVALUATION_ROWS)
-        parts = [self.network(x[:, start : start + _EVALUATION_ROWS]).logits for start in starts]
-        self.train(was_training)
-        return torch.cat(parts, 1)
+        return torch.cat([self.network(x[:, start : start + _EVALUATION_ROWS]).logits for start in starts], 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities of all outcomes under every action, ``[R, N, K, m]``, without dropout."""
@@ -200,26 +198,41 @@ class StackedModule(pl.LightningModule):
         protocol = self.protocol
         return [ReplicateStopping(protocol.stopping, protocol.patience, protocol.min_improvement, self.kept())]
 
-    def kept(self) -> Any:
+    def kept(self) -> Literal["last", "best"]:
         """Which epoch's weights stay: ``last`` or ``best``."""
         return self.protocol.keep
+
+    @override
+    def setup(self, stage: str) -> None:
+        self._fitting = stage == "fit"
+
+    @override
+    def teardown(self, stage: str) -> None:
+        self._fitting = False
 
     @override
     def on_fit_start(self) -> None:
         purposes = ("dropout", "teacher", "cvat")
         self._streams = {purpose: Bits(self.seeds, purpose, self.device) for purpose in purposes}
-        self._order = [generator(seed, "order", self.device) for seed in self.seeds]
-        if self._resumed is not None:
+        self._order = [generator(seed, "order") for seed in self.seeds]
+        if self.trainer.precision not in ("32-true", "bf16-mixed"):
+            raise InputError(f"precision={self.trainer.precision}: allowed are 32-true and bf16-mixed")
+        if self._resumed is not None and self.trainer.ckpt_path:
             for purpose, stream in self._streams.items():
                 stream.load_state_dict(self._resumed[purpose])
             for source, state in zip(self._order, self._resumed["order"], strict=True):
                 source.set_state(state.cpu())
         else:
             self.failed_epoch.zero_()
+            self.stopped_epoch.zero_()
         self._resumed, self._prepared = None, False
 
     @override
     def training_step(self, feedback: Feedback, batch_idx: int) -> None:
+        if batch_idx:
+            raise InputError(
+                "the loader must hand out the whole log as its one batch: DataLoader([log], batch_size=None)"
+            )
         feedback = self._aligned(feedback)
         if not self._prepared:
             self.prepare(feedback)
@@ -270,6 +283,9 @@ class StackedModule(pl.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._resumed = checkpoint.get("streams")
+        if not self._fitting:
+            # a model to predict with gets the weights that its stopping rule keeps, not those it was training
+            checkpoint["state_dict"].update({f"network.{name}": v for name, v in checkpoint.get("kept", {}).items()})
 
     def _aligned(self, feedback: Feedback) -> Feedback:
         if feedback.shape != self.shape:
@@ -286,8 +302,19 @@ class StackedModule(pl.LightningModule):
         if not self.protocol.shuffle:
             yield from (slice(start, stop) for start, stop in bounds)
             return
-        order = row_order(self._order, n_rows)
+        order = row_order(self._order, n_rows).to(self.device)
         yield from (order[:, start:stop] for start, stop in bounds)
+
+
+def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> list[list[float]]:
+    try:
+        values = torch.tensor(grid, dtype=torch.float64)
+        rows: list[list[float]] = (values.expand(n_seeds, -1) if values.ndim == 1 else values).tolist()
+    except (TypeError, ValueError, RuntimeError):
+        rows = []
+    if len(rows) != n_seeds or not rows[0] or not isinstance(rows[0], list):
+        raise InputError(f"grid={grid!r}: allowed is [W] or one [W] for each of the {n_seeds} seeds")
+    return rows
 
 
 def batch_bounds(n_rows: int, batch_size: int) -> list[tuple[int, int]]:
@@ -330,5 +357,5 @@ def fit(module: StackedModule, data: pl.LightningDataModule, *, max_epochs: int 
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
     }
-    epochs = max_epochs or type(module).epochs(module.protocol)
+    epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
     pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)

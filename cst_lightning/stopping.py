@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from cst_lightning.errors import InputError
+
 
 class StackedParameters(TypingProtocol):
     """What the callback needs of a module: losses of the epoch and parameters with a leading axis ``R``."""
@@ -51,8 +53,17 @@ class ReplicateStopping(pl.Callback):
         self._state: dict[str, Tensor] = {}
         self._snapshot: dict[str, Tensor] = {}
 
-    def _start(self, module: StackedParameters) -> None:
-        loss = module.training_loss
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin anew, or go on from a checkpoint's state."""
+        module = cast("StackedParameters", pl_module)
+        if self.rule == "early" and not sum(trainer.num_val_batches):
+            raise InputError("stopping=early needs held-out observed rows: give the data a holdout, such as 0.2")
+        if self._state:
+            self._state = {name: value.to(pl_module.device) for name, value in self._state.items()}
+            self._snapshot = {name: value.to(pl_module.device) for name, value in self._snapshot.items()}
+            return
+        loss = torch.zeros_like(module.failed_epoch, dtype=torch.float32)
         self._state = {
             "best": torch.full_like(loss, torch.inf),
             "reference": torch.full_like(loss, torch.inf),
@@ -64,12 +75,9 @@ class ReplicateStopping(pl.Callback):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         module = cast("StackedParameters", pl_module)
-        if not self._state:
-            self._start(module)
         state, epoch = self._state, trainer.current_epoch + 1
         watched = module.validation_nll if self.rule == "early" else module.training_loss
-        if watched is None:
-            raise RuntimeError("stopping=early needs a val_dataloader with held-out observed rows")
+        assert watched is not None, "on_train_start saw a validation loader"
         finite = torch.isfinite(watched) & torch.isfinite(module.training_loss)
         module.failed_epoch[state["active"] & ~finite] = epoch
         active = state["active"] & finite
@@ -84,7 +92,8 @@ class ReplicateStopping(pl.Callback):
         stopping = active & (state["waited"] >= self.patience) if self.rule != "fixed" else torch.zeros_like(active)
         state["active"] = active & ~stopping
         module.stopped_epoch[active] = epoch
-        self._save(module, better if self.keep == "best" else stopping)
+        # with keep=last a failed replicate goes back to the last epoch at which it was finite
+        self._save(module, better if self.keep == "best" else active)
         if not state["active"].any():
             trainer.should_stop = True
 

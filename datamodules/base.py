@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -20,6 +21,14 @@ from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 def data_seed(replicate: int) -> int:
     """Seed of the data of a replicate, as the released code has it."""
     return 81 * replicate + 1
+
+
+def draw_actions(propensity: NDArray[np.float64], rng: np.random.RandomState) -> NDArray[np.int64]:
+    """An action a row from the policy ``[N, K]``, drawn as ``RandomState.choice`` row by row would."""
+    cumulative = propensity.cumsum(1)
+    uniform = rng.random_sample(len(propensity))
+    # choice counts how many normalised cumulative probabilities the uniform reaches
+    return np.asarray((uniform[:, None] >= cumulative / cumulative[:, -1:]).sum(1))
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class BanditDataModule(pl.LightningDataModule):
         if n_held_out == log.n_rows:
             raise InputError(f"holdout={self.holdout} of {log.n_rows} rows leaves none to train on")
         orders = [np.random.default_rng([data_seed(seed), 1]).permutation(log.n_rows) for seed in self.seeds]
-        order = torch.from_numpy(np.stack(orders)).expand(log.n_replicates, -1)
+        order = torch.from_numpy(np.stack(orders))
         held_out, kept = order[:, :n_held_out].sort(1).values, order[:, n_held_out:].sort(1).values
         outcomes = drawn.log_outcomes.rows(kept) if drawn.log_outcomes is not None else None
         return log.rows(kept), log.rows(held_out), outcomes

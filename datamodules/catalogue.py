@@ -59,7 +59,7 @@ class DataSpec:
     def __str__(self) -> str:
         """The one spelling that records and tables use."""
         short = {option: alias for alias, option in ALIASES.items()}
-        options = ",".join(f"{short.get(key, key)}={value:g}" for key, value in self.options)
+        options = ",".join(f"{short.get(key, key)}={_plain(value)}" for key, value in self.options)
         return f"{self.name}@{options}" if options else self.name
 
     @property
@@ -78,6 +78,10 @@ class DataSpec:
         if "data_dir" in own:
             given["data_dir"] = data_dir
         return module_class(seeds=seeds, **given, **dict(self.options))
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _arguments(module_class: type[BanditDataModule]) -> list[str]:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes
-from datamodules.base import BanditDataModule, Draw, data_seed
+from datamodules.base import BanditDataModule, Draw, data_seed, draw_actions
 from datamodules.download import SCENE, YEAST, Source, load_source
 
 Floats = NDArray[np.float64]
@@ -79,10 +79,7 @@ def bandit_feedback(
         if 1 in forest.classes_:  # a label that those rows lack has probability 0
             scores[:, label] = forest.predict_proba(x)[:, list(forest.classes_).index(1)]
     propensity = softmax(temperature * scores, axis=1)
-    cumulative = propensity.cumsum(1)
-    uniform = rng.random_sample(len(x))
-    # RandomState.choice counts how many normalised cumulative probabilities the uniform reaches
-    action = (uniform[:, None] >= cumulative / cumulative[:, -1:]).sum(1)
+    action = draw_actions(propensity, rng)
     return BanditLog(action, y[np.arange(len(y)), action].astype(np.int64), propensity)
 
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.feedback import Feedback, PotentialOutcomes
-from datamodules.base import BanditDataModule, Draw, data_seed
+from datamodules.base import BanditDataModule, Draw, data_seed, draw_actions
 
 Floats = NDArray[np.float64]
 
@@ -110,10 +110,7 @@ class PricingDataModule(BanditDataModule):
         b = rng.uniform(size=(_N_TERMS, self.n_features))
         c = rng.uniform(size=(_N_TERMS, self.n_features))
         train_propensity = self.propensity(x_train)
-        cumulative = train_propensity.cumsum(1)
-        uniform = rng.random_sample(self.n_train)
-        # RandomState.choice counts how many normalised cumulative probabilities the uniform reaches
-        action = (uniform[:, None] >= cumulative / cumulative[:, -1:]).sum(1)
+        action = draw_actions(train_propensity, rng)
         train_probability = self._probability(x_train, a, b, c)
         test_probability = self._probability(x_test, a, b, c)
         return {

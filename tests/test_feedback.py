@@ -62,7 +62,8 @@ def test_rows_are_chosen_for_each_replicate():
     chosen = feedback.rows(torch.tensor([[2, 0], [1, 1]]))
     assert chosen.x[..., 0].tolist() == [[2, 0], [4, 4]]
     assert chosen.action.tolist() == [[0, 0], [0, 0]]
-    assert feedback.replicate(1).outcome.tolist() == [[1, 1, 0]]
+    assert feedback.repeat(2).outcome.tolist() == [[0, 1, 1], [0, 1, 1], [1, 1, 0], [1, 1, 0]]
+    assert feedback.taken.tolist()[0] == [[True, False], [False, True], [True, False]]
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 2), (1, 0, 2), (1, 2, 1)])

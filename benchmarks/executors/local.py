@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Literal
+
+import torch
 
 from benchmarks.grid import Job
 from benchmarks.job import Settings, failed_record, run_job
@@ -51,7 +55,8 @@ def run_local(
 
     On an exception here (Ctrl-C above all) the workers are ended before it goes on.
     """
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    # a fork of a process that imported numerical libraries is safe on Linux alone
+    method = "forkserver" if sys.platform == "linux" else "spawn"
     context = multiprocessing.get_context(method)
     waiting, running = list(jobs), list[_Running]()
     with _environment({**_ONE_THREAD, **_KEEP_MEMORY}):
@@ -110,14 +115,13 @@ def _ended(one: _Running, store: Store, settings: Settings) -> Event:
     for cell in one.job.cells:
         record = store.read(cell)
         if record is None or record["status"] == "failed":
-            store.write(cell, failed_record(cell, error, settings.device if settings.device == "cpu" else "unknown"))
+            store.write(cell, failed_record(cell, error, settings.device))
     return Event(one.job, "failed", error)
 
 
 def _work(connection: Connection, job: Job, store: Store, settings: Settings) -> None:
     """A worker's life. It ends with its driver: the driver's end of the pipe closes when that dies."""
-    import torch
-
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's; it ends its workers
     torch.set_num_threads(1)
 
     def watch() -> None:
