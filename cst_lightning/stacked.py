@@ -285,7 +285,8 @@ class StackedModule(pl.LightningModule):
         self._resumed = checkpoint.get("streams")
         if not self._fitting:
             # a model to predict with gets the weights that its stopping rule keeps, not those it was training
-            checkpoint["state_dict"].update({f"network.{name}": v for name, v in checkpoint.get("kept", {}).items()})
+            kept = checkpoint.get("callbacks", {}).get(ReplicateStopping.__name__, {}).get("snapshot", {})
+            checkpoint["state_dict"].update({f"network.{name}": value for name, value in kept.items()})
 
     def _aligned(self, feedback: Feedback) -> Feedback:
         if feedback.shape != self.shape:
@@ -309,11 +310,12 @@ class StackedModule(pl.LightningModule):
 def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> list[list[float]]:
     try:
         values = torch.tensor(grid, dtype=torch.float64)
-        rows: list[list[float]] = (values.expand(n_seeds, -1) if values.ndim == 1 else values).tolist()
-    except (TypeError, ValueError, RuntimeError):
-        rows = []
-    if len(rows) != n_seeds or not rows[0] or not isinstance(rows[0], list):
+    except (TypeError, ValueError):
+        values = torch.empty(0)
+    values = values.expand(n_seeds, -1) if values.ndim == 1 else values
+    if values.ndim != 2 or len(values) != n_seeds or not values.shape[1]:
         raise InputError(f"grid={grid!r}: allowed is [W] or one [W] for each of the {n_seeds} seeds")
+    rows: list[list[float]] = values.tolist()
     return rows
 
 

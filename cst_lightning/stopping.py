@@ -52,6 +52,7 @@ class ReplicateStopping(pl.Callback):
         self.rule, self.patience, self.min_improvement, self.keep = rule, patience, min_improvement, keep
         self._state: dict[str, Tensor] = {}
         self._snapshot: dict[str, Tensor] = {}
+        self._last_epoch = 0
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -73,9 +74,20 @@ class ReplicateStopping(pl.Callback):
         self._snapshot = {name: value.detach().clone() for name, value in module.replicate_state().items()}
 
     @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take in the epoch where it was validated: a checkpoint saved after validation is then up to date."""
+        if not trainer.sanity_checking and self._state:
+            self._take_in(trainer, cast("StackedParameters", pl_module))
+
+    @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        module = cast("StackedParameters", pl_module)
+        """Take in an epoch without validation; early stopping counts validations only."""
+        if self._last_epoch != trainer.current_epoch + 1 and self.rule != "early":
+            self._take_in(trainer, cast("StackedParameters", pl_module))
+
+    def _take_in(self, trainer: pl.Trainer, module: StackedParameters) -> None:
         state, epoch = self._state, trainer.current_epoch + 1
+        self._last_epoch = epoch
         watched = module.validation_nll if self.rule == "early" else module.training_loss
         assert watched is not None, "on_train_start saw a validation loader"
         finite = torch.isfinite(watched) & torch.isfinite(module.training_loss)
@@ -83,10 +95,9 @@ class ReplicateStopping(pl.Callback):
         active = state["active"] & finite
         better = active & (watched < state["best"])
         state["best"] = torch.where(better, watched, state["best"])
-        # a drop of min_improvement times the reference; with inf as reference any finite value is one
-        counts = active & (
-            watched < state["reference"] - self.min_improvement * state["reference"].abs().nan_to_num(posinf=0)
-        )
+        # with infinity, the first reference, any finite value is an improvement
+        least_drop = self.min_improvement * state["reference"].abs().nan_to_num(posinf=0)
+        counts = active & (watched < state["reference"] - least_drop)
         state["reference"] = torch.where(counts, watched, state["reference"])
         state["waited"] = torch.where(counts, 0, state["waited"] + 1)
         stopping = active & (state["waited"] >= self.patience) if self.rule != "fixed" else torch.zeros_like(active)
@@ -99,15 +110,11 @@ class ReplicateStopping(pl.Callback):
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore what the rule keeps; a replicate still running with ``keep=last`` has it already."""
-        module = cast("StackedParameters", pl_module)
-        if not self._state:
-            return
-        kept = ~self._state["active"] if self.keep == "last" else torch.ones_like(self._state["active"])
+        """Hand back the weights that the rule keeps."""
         with torch.no_grad():
-            for name, value in module.replicate_state().items():
-                value.copy_(_choose(kept, self._snapshot[name], value))
-        self._state, self._snapshot = {}, {}
+            for name, value in cast("StackedParameters", pl_module).replicate_state().items():
+                value.copy_(self._snapshot[name])
+        self._state, self._snapshot, self._last_epoch = {}, {}, 0
 
     def _save(self, module: StackedParameters, which: Tensor) -> None:
         if which.any():

@@ -85,6 +85,20 @@ def test_spellings_of_a_data_set_are_one():
     assert cell(dataset="D1@K=4,o=1").key == cell(dataset="D1@overlap=1.0,K=4").key
 
 
+def test_what_a_selection_rule_reads_is_part_of_the_identity():
+    protocol = get_protocol("matched").replace(selection="ipw_nll")
+    spec = DataSpec.parse("D1")
+    keys = {
+        Cell(spec, "dm", "pl_cvat", (0,), protocol.replace(propensity_floor=floor)).key for floor in (0.01, 0.02, 0.4)
+    }
+    assert len(keys) == 3
+
+
+def test_data_sets_that_differ_in_a_late_digit_are_two():
+    assert str(DataSpec.parse("D1@o=0.1234567")) == "D1@o=0.1234567"
+    assert str(DataSpec.parse("D1@n=1234567")) == "D1@n=1234567"
+
+
 @given(st.integers(0, 50), st.integers(0, 50))
 def test_a_range_of_seeds(first, count):
     assert parse_seeds([f"{first}..{first + count}"]) == tuple(range(first, first + count + 1))

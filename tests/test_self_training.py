@@ -134,6 +134,13 @@ def test_one_action_leaves_nothing_to_impute_and_no_cvat():
     assert torch.allclose(logits[0], logits[1])
 
 
+@pytest.mark.parametrize("rounds", [0, -1])
+def test_no_round_is_an_error(rounds):
+    protocol, data = tiny_protocol(), TinyDataModule([0])
+    with pytest.raises(InputError, match="rounds"):
+        self_train(trained(protocol, data), data, rounds=rounds)
+
+
 def test_rounds_take_their_own_epochs():
     protocol = tiny_protocol(stopping="fixed", max_epochs_cst=[4, 2])
     data = TinyDataModule([0])

@@ -300,3 +300,95 @@ def test_uniform_dm_reports_overlap():
 def test_hyperparameters_are_plain_values(tiny):
     student = SelfTraining(tiny.shape, tiny.seeds, tiny_protocol(), [0.0, 1.0])
     assert json.loads(json.dumps(dict(student.hparams)))["grid"] == [[0.0, 1.0]] * 2
+
+
+class FailsLater(DirectMethod):
+    """Replicate 1 turns NaN in its fifth epoch."""
+
+    def batch_loss(self, batch, rows):
+        loss = super().batch_loss(batch, rows)
+        if self.current_epoch == 4:
+            loss = loss + torch.tensor([0.0, torch.nan])
+        return loss
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_replicate_that_fails_later_goes_back_to_finite_weights(keep):
+    protocol = tiny_protocol(max_epochs=8, stopping="fixed", keep=keep)
+    data = make_data([0, 1], protocol)
+    module, seen = FailsLater(data.shape, data.seeds, protocol), Recorder()
+    fit(module, data, callbacks=[seen])
+    assert module.failed_epoch.tolist() == [0, 5]
+    assert module.stopped_epoch.tolist() == [8, 4]
+    best = 3 if keep == "last" else int(torch.stack(seen.losses)[:4, 1].argmin())
+    own = state_of(module, 1)
+    assert all(torch.equal(value[1], own[name]) for name, value in seen.states[best].items())
+
+
+def test_lightnings_checkpoint_predicts_like_the_trained_module(tmp_path):
+    protocol = tiny_protocol("matched", max_epochs=60, patience=3, learning_rate=0.02)
+    data = make_data([0, 1], protocol)
+    module = DirectMethod(data.shape, data.seeds, protocol)
+    saver = pl.callbacks.ModelCheckpoint(tmp_path, save_last=True)
+    fit(module, data, enable_checkpointing=True, callbacks=[saver])
+    again = DirectMethod.load_from_checkpoint(saver.last_model_path, weights_only=True)
+    assert torch.equal(again(data.test.x), module(data.test.x))
+
+
+def test_a_loaded_module_trains_like_a_fresh_one(tmp_path):
+    protocol = tiny_protocol("matched")
+    data = make_data([0, 1], protocol)
+    module = train("dm", protocol, data)
+    module.failed_epoch[1] = 2
+    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "m.ckpt")
+    loaded = DirectMethod.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    for one in (module, loaded):
+        fit(one, data)
+        assert one.failed_epoch.tolist() == [0, 0]
+    assert close(state_of(module, 0), state_of(loaded, 0), 0)
+
+
+def test_a_loader_of_two_logs_is_refused():
+    protocol = tiny_protocol()
+    data = make_data([0], protocol)
+    loader = torch.utils.data.DataLoader([data.train, data.train], batch_size=None)
+    trainer = pl.Trainer(
+        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
+    )
+    with pytest.raises(InputError, match="the whole log as its one batch"):
+        trainer.fit(DirectMethod(data.shape, [0], protocol), loader)
+
+
+def test_early_stopping_without_held_out_rows_is_refused_at_once():
+    protocol = tiny_protocol("matched")
+    data = TinyDataModule([0])
+    with pytest.raises(InputError, match="holdout"):
+        fit(DirectMethod(data.shape, [0], protocol), data)
+
+
+@pytest.mark.parametrize("protocol_name", ["written", "released"])
+def test_self_training_of_a_lifted_network_leaves_its_teacher_alone(protocol_name):
+    protocol = tiny_protocol(protocol_name, batch_size=15, keep_cst="last")
+    data = make_data([0], protocol)
+    teacher = train("dm", protocol, data, network=Normed)
+    before = teacher(data.test.x)
+    student = self_train(teacher, data, cvat_weights=[1.0], network=Normed)
+    assert torch.equal(teacher(data.test.x), before)
+    counts = [value for name, value in student.replicate_state().items() if "num_batches" in name]
+    assert counts[0].tolist() == [12]  # four batches, three epochs: CVAT's passes do not count
+
+
+@pytest.mark.parametrize("grid", [[], [0.1, [0.2]], [[0.1]], ["a"], 3.0])
+def test_impossible_grids_are_refused(grid):
+    with pytest.raises(InputError, match="grid="):
+        DirectMethod({"n_features": 2, "n_actions": 2}, [0, 1], grid=grid)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (3, 2, 4), (1, 2, 5)])
+def test_contexts_of_another_shape_are_refused(shape):
+    module = DirectMethod({"n_features": 4, "n_actions": 2}, [0, 1])
+    with pytest.raises(InputError, match=r"allowed is \[N, 4\]"):
+        module(torch.zeros(shape))
+    assert module([[0.0] * 4]).shape == (2, 1, 2, 2)

@@ -126,6 +126,13 @@ def test_tables_show_best_paper_floor_oracle_failed_and_missing():
     assert rows[4].split(",")[:7] == ["written", "D1", "udm", "backbone", "nll", "failed", "0"]
 
 
+def test_a_method_does_not_win_by_losing_its_bad_seed():
+    cells = [cell("backbone"), cell("pl")]
+    found = [record(cells[0], [0.5, 0.5, 0.8]), record(cells[1], [0.55, 0.55, None])]
+    best = [entry.best for entry in make_entries(list(zip(cells, found, strict=True)), "nll")]
+    assert best == [True, False]
+
+
 def test_the_papers_144_numbers_are_there():
     numbers = paper_results()
     assert len(numbers) == 144
