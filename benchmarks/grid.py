@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,6 +21,7 @@ from datamodules.catalogue import DataSpec, data_modules
 
 METHODS = ("backbone", "pl", "pl_cvat")
 RECORD_VERSION = 1
+_LAST_SEED = (2**32 - 2) // 81  # the data's seed is 81 r + 1, and numpy's legacy stream takes 32 bits
 
 #: protocol fields that every training reads
 _TRAINING = (
@@ -81,13 +83,17 @@ class Cell:
     @property
     def key(self) -> str:
         """Digest of the identity; names the cell's record."""
-        text = json.dumps(self.identity, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest(self.identity)
 
     @property
     def label(self) -> str:
         """``D1/dm/pl``."""
         return f"{self.dataset}/{self.backbone}/{self.method}"
+
+
+def digest(identity: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits of an identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -161,9 +167,11 @@ def parse_seeds(texts: Sequence[str | int]) -> tuple[int, ...]:
         if not first.isdecimal() or (dots and not last.isdecimal()) or (dots and int(last) < int(first)):
             raise InputError(f"seeds: {text!r} is neither a number from 0 nor a range such as 0..4")
         seeds += range(int(first), int(last if dots else first) + 1)
-    for seed in seeds:
-        if seeds.count(seed) > 1:
+    for seed, times in Counter(seeds).items():
+        if times > 1:
             raise InputError(f"seeds: {seed} is given twice")
+        if seed > _LAST_SEED:
+            raise InputError(f"seeds: {seed}: allowed are 0 to {_LAST_SEED}")
     if not seeds:
         raise InputError("seeds: give at least one, such as 0..4")
     return tuple(seeds)

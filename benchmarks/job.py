@@ -36,14 +36,21 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the data lie and on what device to train; neither changes a number, but for the device's rounding."""
+    """Where the data lie, on what device to train, and which records to write: see the options of the sweep.
+
+    None of them changes a number, but for the device's rounding.
+    """
 
     data_dir: str | None = None
     device: str = "auto"
+    on_existing: str = "retry-failed"
 
 
 def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
-    """Train and record the cells of ``job``, in order; the record of each is in place as soon as it is done."""
+    """Train ``job`` and record those of its cells that are to be run, each as soon as it is done.
+
+    All its methods are trained, so that a record does not depend on which others were there already.
+    """
     quiet()
     clock = _Clock(job, resolve_device(settings.device))
     progress = _Progress(job, report)
@@ -62,7 +69,8 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     chosen = _choose(stack, data)
     backbone = stack.select(chosen.variants) if stack.n_variants > 1 else stack
     cells = {cell.method: cell for cell in job.cells}
-    if "backbone" in cells:
+    wanted = {cell.method for cell in cells_to_run(job, store, settings.on_existing)}
+    if "backbone" in wanted:
         made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, rounds=[])
         store.write(cells["backbone"], _record(cells["backbone"], made, data, clock))
     if set(cells) == {"backbone"}:
@@ -79,7 +87,7 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     )
     n_pl = int("pl" in cells)
     for method, first in (("pl", 0), ("pl_cvat", n_pl)):
-        if method not in cells:
+        if method not in wanted:
             continue
         last = n_pl if method == "pl" else len(weights)
         own = _choose(student, data, first, last)
@@ -161,6 +169,7 @@ def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> R
         "identity": cell.identity,
         "status": "finished",
         "protocol": cell.protocol.to_dict(),
+        "overrides": cell.protocol.changes,
         "selection": rule.name if rule else None,
         "oracle": bool(rule and rule.oracle),
         "metrics": list(values),
@@ -182,6 +191,7 @@ def failed_record(cell: Cell, error: str, device: str) -> Record:
         "identity": cell.identity,
         "status": "failed",
         "protocol": cell.protocol.to_dict(),
+        "overrides": cell.protocol.changes,
         "error": error,
         "provenance": _provenance(device),
     }

@@ -26,7 +26,7 @@ class Display:
     def __init__(self, jobs: Sequence[Job], weights: Sequence[float], console: Console) -> None:
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
-        self._done, self._failed, self._n = 0, 0, len(jobs)
+        self._done, self.failed, self._n = 0, 0, len(jobs)
         self._console, self._start = console, time.monotonic()
         self._live = console.is_terminal and "NO_COLOR" not in os.environ
         self._bars: dict[int, TaskID] = {}
@@ -63,10 +63,10 @@ class Display:
         else:
             self._shares[key] = 1.0
             self._done += event.kind == "finished"
-            self._failed += event.kind == "failed"
+            self.failed += event.kind == "failed"
             self._progress.remove_task(self._bars.pop(key))
             elapsed = said(time.monotonic() - self._start)
-            count = f"{self._done + self._failed}/{self._n}"
+            count = f"{self._done + self.failed}/{self._n}"
             self._console.print(
                 f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False, soft_wrap=True
             )
@@ -81,4 +81,4 @@ class Display:
         if share < 0.02:
             return ""
         left = (time.monotonic() - self._start) * (1 - share) / share
-        return f"{self._failed} failed, about {said(left)} left" if self._failed else f"about {said(left)} left"
+        return f"{self.failed} failed, about {said(left)} left" if self.failed else f"about {said(left)} left"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.grid import Cell
+from benchmarks.grid import Cell, digest
 from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
+_STALE_S = 60  # no write takes as long
 
 
 class Store:
@@ -30,6 +32,9 @@ class Store:
             (self.folder / "cells").mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder / "cells") as probe:
                 probe.write(b"probe")
+            for left in (self.folder / "cells").glob(".*.json.*"):  # by a process killed while it wrote
+                if time.time() - left.stat().st_mtime > _STALE_S:
+                    left.unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
                 f"output folder {self.folder} cannot be written ({error.strerror}): name another with --out"
@@ -41,30 +46,34 @@ class Store:
         return self.folder / "cells" / f"{name}-{cell.key}.json"
 
     def read(self, cell: Cell) -> Record | None:
-        """The record of ``cell``; None where there is none, or what stands there is no record of it.
-
-        A file that cannot be read as the cell's record is set aside as ``*.damaged``, so that the cell runs again.
-        """
+        """The record of ``cell``; None where there is none, or what stands there is no record of it."""
         path = self.path(cell)
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             if record["identity"] == cell.identity and record["status"] in ("finished", "failed"):
                 return dict(record)
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             pass
-        if path.exists():
-            path.replace(path.with_suffix(".damaged"))
         return None
 
-    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
-        """Put the record of ``cell`` in place whole, in full precision."""
-        write_text(self.path(cell), json.dumps(record, indent=1, allow_nan=False))
+    def read_all(self) -> list[Record]:
+        """Every readable record of the folder, of this command's cells and of others, in the order of their names."""
+        found = []
+        for path in sorted((self.folder / "cells").glob("*.json")):
+            try:
+                record = json.loads(path.read_text(encoding="utf-8"))
+                if path.stem.endswith(digest(record["identity"])):
+                    found.append(record)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
 
-    def discard(self, cell: Cell) -> None:
-        """Forget the record of ``cell``."""
-        self.path(cell).unlink(missing_ok=True)
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        """Put the record of ``cell`` in place whole, in full precision; what cannot be read there is set aside."""
+        path = self.path(cell)
+        if path.exists() and self.read(cell) is None:
+            path.replace(path.with_suffix(".damaged"))
+        write_text(self.path(cell), json.dumps(record, indent=1, allow_nan=False))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,9 +81,9 @@ def write_text(path: Path, text: str) -> None:
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_parquet(path: Path, cells: Iterable[tuple[Cell, Record | None]]) -> None:
-    """``records.parquet``: a row for each cell, seed and metric of the finished cells, in full precision."""
-    rows = [row for cell, record in cells if record is not None for row in rows_of(cell, record)]
+def write_parquet(path: Path, records: Iterable[Record]) -> None:
+    """``records.parquet``: a row for each cell, seed and metric of the finished records, in full precision."""
+    rows = [row for record in records for row in rows_of(record)]
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
     _replace(path, lambda temporary: pq.write_table(table, temporary))
 
@@ -82,6 +91,7 @@ def write_parquet(path: Path, cells: Iterable[tuple[Cell, Record | None]]) -> No
 _SCHEMA = pa.schema(
     [
         ("protocol", pa.string()),
+        ("overrides", pa.string()),
         ("dataset", pa.string()),
         ("backbone", pa.string()),
         ("method", pa.string()),
@@ -101,17 +111,19 @@ _SCHEMA = pa.schema(
 )
 
 
-def rows_of(cell: Cell, record: Record) -> list[dict[str, Any]]:
+def rows_of(record: Record) -> list[dict[str, Any]]:
     """The record as rows of ``records.parquet``; a replicate that failed has a row with no value."""
     if record["status"] != "finished":
         return []
     rows = []
+    identity = record["identity"]
     for result in record["results"]:
         common = {
-            "protocol": cell.protocol.name,
-            "dataset": str(cell.dataset),
-            "backbone": cell.backbone,
-            "method": cell.method,
+            "protocol": record["protocol"]["name"],
+            "overrides": json.dumps(record["overrides"]) if record["overrides"] else "",
+            "dataset": identity["dataset"],
+            "backbone": identity["backbone"],
+            "method": identity["method"],
             "seed": result["seed"],
             "cvat_weight": result["cvat_weight"],
             "backbone_weight": result["backbone_weight"],
@@ -119,7 +131,7 @@ def rows_of(cell: Cell, record: Record) -> list[dict[str, Any]]:
             "oracle": record["oracle"],
             "status": result["status"],
             "epochs": result["epochs"],
-            "key": cell.key,
+            "key": digest(identity),
             "git_commit": record["provenance"]["git_commit"],
         }
         for metric in record["metrics"]:

@@ -77,9 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
     try:
         return run(make_parser().parse_args(arguments), console)
-    except ArgumentError as error:
+    except (ArgumentError, UnicodeDecodeError) as error:
         print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        console.print("Stopped before any work.")
+        return 130
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -113,32 +116,31 @@ def run(options: Namespace, console: Console) -> int:
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     write_text(out / "sweep.json", json.dumps(_resolved(jobs, options), indent=1))
-    if options.on_existing == "force":
-        for job in todo:
-            for cell in job.cells:
-                store.discard(cell)
-    cells, left = (sum(len(job.cells) for job in some) for some in (jobs, todo))
+    cells = sum(len(job.cells) for job in jobs)
+    left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
     console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}", soft_wrap=True)
-    interrupted = _train(todo, store, options, workers, console)
-    return _finish(jobs, store, console, interrupted)
+    ended = _train(todo, store, options, workers, console)
+    return _finish(jobs, store, console, ended)
 
 
-def _train(todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console) -> bool:
-    """Run the jobs under a live display; whether Ctrl-C ended it."""
-    settings = Settings(options.data_dir, options.device)
+def _train(
+    todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console
+) -> Literal["done", "failed", "interrupted"]:
+    """Run the jobs under a live display; how it ended."""
+    settings = Settings(options.data_dir, options.device, options.on_existing)
     weights = [estimate_seconds(job) for job in todo]
     with Display(todo, weights, console) as display:
         try:
             run_local(todo, store, settings, workers, display.show)
         except KeyboardInterrupt:
-            return True
-    return False
+            return "interrupted"
+    return "failed" if display.failed else "done"
 
 
-def _finish(jobs: Sequence[Job], store: Store, console: Console, interrupted: bool) -> int:
+def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> int:
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
-    write_tables(cells, store.folder)
+    write_tables(cells, store)
     printed = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     for metric in TITLES:
         printed.print(to_terminal(make_entries(cells, metric)))
@@ -154,15 +156,16 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, interrupted: bo
     console.print(
         f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}", soft_wrap=True
     )
-    if interrupted:
+    if ended == "interrupted":
         console.print("Stopped. The same command goes on from here.")
         return 130
-    return 0 if set(status) == {"finished"} else 1
+    return 0 if ended == "done" and set(status) == {"finished"} else 1
 
 
-def write_tables(cells: Sequence[tuple[Cell, Record | None]], folder: Path) -> None:
-    """``records.parquet`` and ``tables.md``, ``.csv``, ``.tex`` of a sweep, from its records."""
-    write_parquet(folder / "records.parquet", cells)
+def write_tables(cells: Sequence[tuple[Cell, Record | None]], store: Store) -> None:
+    """``records.parquet`` of all records of the folder, and ``tables.md``, ``.csv``, ``.tex`` of this sweep's cells."""
+    folder = store.folder
+    write_parquet(folder / "records.parquet", store.read_all())
     entries = [make_entries(cells, metric) for metric in TITLES]
     write_text(folder / "tables.md", "\n".join(map(to_markdown, entries)))
     write_text(folder / "tables.csv", to_csv([entry for of_metric in entries for entry in of_metric]))
@@ -174,7 +177,10 @@ def _cores() -> int:
 
 
 def _overrides(options: Namespace) -> dict[str, Any]:
-    given = dict(vars(options.override)) if "override" in options else {}
+    override = options.override if "override" in options else Namespace()
+    if not isinstance(override, Namespace):
+        raise InputError(f"override={override!r}: allowed are protocol fields, such as override.hidden")
+    given = dict(vars(override))
     own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
     return given | {name: value for name, value in own.items() if value is not None}
 

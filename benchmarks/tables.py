@@ -17,6 +17,7 @@ from rich.text import Text
 from benchmarks.grid import Cell
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
+from cst_lightning.protocols import Protocol
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 _BACKBONES = {"dm": "DM", "hsic": "HSIC", "udm": "UDM"}
@@ -122,12 +123,18 @@ def backbone_title(name: str) -> str:
     return _BACKBONES.get(name, name)
 
 
+def protocol_title(protocol: Protocol) -> str:
+    """The protocol and what was changed of it: ``written with hidden=64, rounds=1``."""
+    changes = ", ".join(f"{name}={value}" for name, value in protocol.changes.items())
+    return f"{protocol.name} with {changes}" if changes else protocol.name
+
+
 def notes(entries: Sequence[Entry]) -> list[str]:
     """What a reader of the table must know."""
     seeds = sorted({len(entry.cell.seeds) for entry in entries})
     texts = [
         f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds, all rows and all actions of the "
-        f"test set; protocol {entries[0].cell.protocol.name}. Bold: lowest of its data set and backbone. "
+        f"test set; protocol {protocol_title(entries[0].cell.protocol)}. Bold: lowest of its data set and backbone. "
         "Floor: the true outcome distribution; no model's expected loss is lower. "
         "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
     ]

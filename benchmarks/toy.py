@@ -98,7 +98,6 @@ def draw_toy(data: MoonsDataModule, panels: Sequence[Panel], path: Path) -> None
     ]
     handles.append(Line2D([], [], color="black", label="decision boundary"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -139,11 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"out={options.out}: allowed are names that end in .png, .svg or .pdf")
         if options.rounds < 1:
             raise InputError(f"rounds={options.rounds}: allowed is from 1")
+        path.parent.mkdir(parents=True, exist_ok=True)
         quiet()
         torch.set_num_threads(1)
         data, panels = train_toy(options.seed, options.rounds)
         draw_toy(data, panels, path)
-    except (ArgumentError, InputError) as error:
+    except (ArgumentError, InputError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     for title, model, _ in panels:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,6 +104,11 @@ class Feedback(_Record):
             object.__setattr__(self, name, value)
         if self.propensity is not None:
             object.__setattr__(self, "propensity", _propensity(self.propensity, (*size, self.n_actions), action))
+        self.check_logged()
+
+    def check_logged(self) -> None:
+        """Every action occurs in every replicate, unless ``allow_unlogged``; else an ``InputError``."""
+        action, size = self.action, tuple(self.action.shape)
         if not self.allow_unlogged:
             seen = torch.zeros(size[0], self.n_actions, dtype=torch.bool, device=action.device).scatter_(
                 1, action, True
@@ -161,7 +167,7 @@ class PotentialOutcomes(_Record):
     def __post_init__(self) -> None:
         x = _batched(self.x).to(torch.float32)
         _check_contexts(x)
-        outcomes = torch.as_tensor(self.outcomes)
+        outcomes = _tensor("outcomes", self.outcomes)
         size = (*x.shape[:2], outcomes.shape[-1])
         outcomes = _indices("outcomes", outcomes, size, self.n_outcomes, missing_allowed=False)
         object.__setattr__(self, "x", x)
@@ -189,8 +195,21 @@ class PotentialOutcomes(_Record):
         return {"nll": entropy.mean((1, 2)), "hamming": (1 - p.amax(-1)).mean((1, 2))}
 
 
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        tensor = value
+    else:
+        array = np.asarray(value)  # data frames too
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{name} is of type {array.dtype}: only numbers are allowed; encode other values first")
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if tensor.is_complex():
+        raise InputError(f"{name} is complex: only real numbers are allowed")
+    return tensor
+
+
 def _batched(x: Any) -> Tensor:
-    tensor = torch.as_tensor(x)
+    tensor = _tensor("x", x)
     if tensor.ndim == 2:
         tensor = tensor[None]
     if tensor.ndim != 3 or 0 in tensor.shape:
@@ -208,7 +227,7 @@ def _check_contexts(x: Tensor) -> None:
 
 
 def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, missing_allowed: bool) -> Tensor:
-    tensor = torch.as_tensor(value)
+    tensor = _tensor(name, value)
     if tensor.ndim == len(size) - 1:
         tensor = tensor[None]
     if tuple(tensor.shape) != size:
@@ -234,7 +253,7 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
-    tensor = torch.as_tensor(value)
+    tensor = _tensor(name, value)
     if tensor.ndim == len(size) - 1:
         tensor = tensor[None]
     if tuple(tensor.shape) != size:

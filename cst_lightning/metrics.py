@@ -121,21 +121,32 @@ class _Pooled(Metric):
         """``[R]``."""
         logits, outcomes = torch.cat(list(self.logits)), torch.cat(list(self.outcomes))
         replicates = zip(logits.unbind(1), outcomes.unbind(1), strict=True)
-        return torch.stack([self._one(probs(one).flatten(0, -2), truth.flatten()) for one, truth in replicates])
+        return torch.stack([self._one(one.flatten(0, -2), truth.flatten()) for one, truth in replicates])
 
-    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
+    def _one(self, logits: Tensor, outcome: Tensor) -> Tensor:
         raise NotImplementedError
 
 
 class MicroAUC(_Pooled):
-    """Area under the ROC curve, all entries (and, for ``m > 2``, all outcomes one against the rest) pooled."""
+    """Area under the ROC curve, all entries (and, for ``m > 2``, all outcomes one against the rest) pooled.
+
+    NaN where the entries hold a single outcome. For ``m = 2`` entries are ranked by their logits, which stay
+    apart where probabilities saturate.
+    """
 
     higher_is_better = True
 
-    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
-        if p.shape[-1] == 2:
-            return binary_auroc(p[:, 1].contiguous(), outcome)
-        return binary_auroc(p.flatten(), torch.nn.functional.one_hot(outcome, p.shape[-1]).flatten())
+    def _one(self, logits: Tensor, outcome: Tensor) -> Tensor:
+        if logits.shape[-1] == 1:
+            score, positive = logits[:, 0], outcome
+        else:
+            score = probs(logits).flatten()
+            positive = torch.nn.functional.one_hot(outcome, logits.shape[-1] + 1).flatten()
+        if positive.min() == positive.max():
+            return torch.full((), torch.nan, device=logits.device)
+        # torchmetrics squashes scores outside 0..1 and would make ties of them; their ranks it takes as they are
+        rank = torch.unique(score, return_inverse=True)[1].double()
+        return binary_auroc(rank / rank.max().clamp(min=1), positive).float()
 
 
 class CalibrationError(_Pooled):
@@ -144,7 +155,8 @@ class CalibrationError(_Pooled):
     higher_is_better = False
     n_bins: ClassVar[int] = 15
 
-    def _one(self, p: Tensor, outcome: Tensor) -> Tensor:
+    def _one(self, logits: Tensor, outcome: Tensor) -> Tensor:
+        p = probs(logits)
         if p.shape[-1] == 2:
             return binary_calibration_error(p[:, 1].contiguous(), outcome, n_bins=self.n_bins)
         return multiclass_calibration_error(p, outcome, num_classes=p.shape[-1], n_bins=self.n_bins)

@@ -69,6 +69,7 @@ class OutcomeNetwork(nn.Module):
         depth: linear layers in all (at least 3); by default 3 for ``written``, 5 for ``released``.
         dropout: probability of dropping a unit, in [0, 1).
         architecture: ``written`` or ``released``.
+        stage: of the streams that initial weights come from (see ``streams.generator``).
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class OutcomeNetwork(nn.Module):
         depth: int | None = None,
         dropout: float = 0.2,
         architecture: Architecture = "written",
+        stage: int = 0,
     ) -> None:
         super().__init__()
         depth = depth or (5 if architecture == "released" else 3)
@@ -94,7 +96,7 @@ class OutcomeNetwork(nn.Module):
         if architecture == "released":
             head = ["linear", "drop", "act"] * (depth - 3) + ["linear", "drop"]
         self.steps = ("linear", "drop", "act", "linear", "embedding", *head)
-        sources = [generator(seed, "init") for seed in seeds]
+        sources = [generator(seed, "init", stage) for seed in seeds]
         sizes = [shape.n_features, *[hidden] * (depth - 1), n_logits]
         self.linear = nn.ModuleList(StackedLinear(n_in, n_out, n_variants, sources) for n_in, n_out in pairwise(sizes))
         self._n_masked = sum(
@@ -136,25 +138,28 @@ class LiftedNetwork(nn.Module):
             ``[B, d]`` to logits ``[B, K]`` (``m = 2``) or ``[B, K, m-1]``, or to a pair (logits,
             embedding ``[B, h]``), which HSIC needs. Its ``nn.Dropout`` layers draw from the
             replicate's own stream; other random layers are not supported.
-        shape, seeds, n_variants: as for ``OutcomeNetwork``.
+        shape, seeds, n_variants, stage: as for ``OutcomeNetwork``.
     """
 
     def __init__(
-        self, factory: Callable[[], nn.Module], shape: Shape, seeds: Sequence[int], n_variants: int = 1
+        self, factory: Callable[[], nn.Module], shape: Shape, seeds: Sequence[int], n_variants: int = 1, stage: int = 0
     ) -> None:
         super().__init__()
         self.shape, self.n_seeds, self.n_variants = shape, len(seeds), n_variants
         modules = []
         for seed in seeds:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(generator(seed, "init").initial_seed())
+                torch.manual_seed(generator(seed, "init", stage).initial_seed())
                 module = factory()
             _check_lifted(module, shape)
             modules.append(_replace_dropout(module))
         modules = [module for module in modules for _ in range(n_variants)]
         parameters, buffers = stack_module_state(modules)
         self._template = (modules[0].to("meta"),)  # a tuple hides it from nn.Module: its weights are not ours
-        self.stacked = nn.ParameterDict({_flat(name): value.detach() for name, value in parameters.items()})
+        learned = {name: value.requires_grad for name, value in modules[0].named_parameters()}
+        self.stacked = nn.ParameterDict(
+            {_flat(name): nn.Parameter(value.detach(), learned[name]) for name, value in parameters.items()}
+        )
         for name, value in buffers.items():
             self.register_buffer(_flat(name), value)
         self._names, self._buffer_names = list(parameters), list(buffers)

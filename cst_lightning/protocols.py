@@ -3,6 +3,10 @@
 ``WRITTEN`` is the paper's text (where it is silent, what the code does), ``RELEASED`` is the code
 behind the paper's tables (github.com/ruijiang81/CST), ``MATCHED`` is a level field: every method has
 the same width, the same early stopping on held-out observed rows, and no oracle.
+
+Where ``released`` knowingly differs from the code: one forward pass serves the factual and the imputed
+loss and CVAT's clean prediction (the code draws dropout anew for each), and HSIC's embedding comes from
+the pass of its likelihood. Each pass has the same distribution there and here.
 """
 
 from __future__ import annotations
@@ -134,6 +138,13 @@ class Protocol:
             if name not in known:
                 raise unknown_name("protocol field", name, known)
         return dataclasses.replace(self, **changes)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields that differ from the protocol of the same name, as plain values; all of them for another name."""
+        own = self.to_dict()
+        base = PROTOCOLS[self.name].to_dict() if self.name in PROTOCOLS else {}
+        return {name: value for name, value in own.items() if name not in base or base[name] != value}
 
     def cst_epochs(self, round_: int) -> int:
         """Epochs of CST round ``round_`` (from 0), at most."""

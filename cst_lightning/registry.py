@@ -37,7 +37,7 @@ class Parts(Generic[T]):
         module_name, _, class_name = path.rpartition(".")
         try:
             part = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # whatever the module raises when it is imported
             raise InputError(f"{self.kind} {path!r} cannot be imported: {error}") from error
         if not (inspect.isclass(part) and issubclass(part, self.base)):
             raise InputError(f"{self.kind} {path!r} is no {self.base.__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -144,7 +145,8 @@ class Round:
     """What one round of self-training did; lists hold one value a replicate (``[R]``).
 
     Attributes:
-        objective_start: objective of the teacher with its own labels (factual and imputed NLL a row).
+        objective_start: objective of the teacher with its own labels (factual and imputed NLL a row, without
+            CVAT's term). A student that starts from fresh weights need not end below it.
         objective_end: objective of the student with the same labels.
         objective_imputed: objective of the student once it has imputed anew; for hard labels never
             above ``objective_end`` (step 1 of Proposition 1).
@@ -190,13 +192,15 @@ def self_train(
         The student of the last round, ``S * len(cvat_weights)`` replicates.
     """
     protocol = backbone.protocol
+    if not all(0 <= weight < math.inf for weight in cvat_weights):
+        raise InputError(f"cvat_weights={list(cvat_weights)}: allowed are finite weights from 0")
     n_rounds = protocol.rounds if rounds is None else rounds
     if n_rounds < 1:
         raise InputError(f"rounds={rounds}: allowed is from 1")
     feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
     teacher: StackedModule = backbone
     for number in range(n_rounds):
-        student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network)
+        student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
         student.teach(teacher)
         fitter(student, data, max_epochs=protocol.cst_epochs(number))
         if on_round is not None:

@@ -37,6 +37,7 @@ class StackedModule(pl.LightningModule):
         grid: the hyper-parameter of each variant, ``[W]`` for all seeds alike or ``[S, W]``.
         network: a factory of a plain ``nn.Module`` to use in place of the protocol's network
             (see ``LiftedNetwork``); not kept in checkpoints, so pass it to ``load_from_checkpoint`` again.
+        stage: 0 for a backbone, i for round i of self-training; random streams differ between stages.
 
     Attributes:
         stopped_epoch: epochs trained, int64 ``[R]``. failed_epoch: epoch in which the loss turned
@@ -60,8 +61,10 @@ class StackedModule(pl.LightningModule):
         protocol: Protocol | str | Mapping[str, Any] = "written",
         grid: Sequence[float] | Sequence[Sequence[float]] = (0.0,),
         network: Callable[[], nn.Module] | None = None,
+        stage: int = 0,
     ) -> None:
         super().__init__()
+        self.stage = stage
         self.shape = shape if isinstance(shape, Shape) else Shape(**shape)
         self.seeds = [int(seed) for seed in seeds]
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds or min(self.seeds) < 0:
@@ -76,6 +79,7 @@ class StackedModule(pl.LightningModule):
                 "seeds": self.seeds,
                 "protocol": self.protocol.to_dict(),
                 "grid": self.grid,
+                "stage": self.stage,
             }
         )
         n_replicates = len(self.seeds) * self.n_variants
@@ -146,7 +150,7 @@ class StackedModule(pl.LightningModule):
     def select(self, variants: Sequence[int]) -> Self:
         """One chosen variant a seed, as a module of its own with ``W = 1``; ``variants`` is ``[S]``."""
         grid = [[row[variant]] for row, variant in zip(self.grid, variants, strict=True)]
-        chosen = type(self)(self.shape, self.seeds, self.protocol, grid, self._factory)
+        chosen = type(self)(self.shape, self.seeds, self.protocol, grid, self._factory, self.stage)
         index = torch.tensor([s * self.n_variants + v for s, v in enumerate(variants)], device=self.device)
         chosen.to(self.device)
         with torch.no_grad():
@@ -176,7 +180,7 @@ class StackedModule(pl.LightningModule):
     def _make_network(self, factory: Callable[[], nn.Module] | None) -> OutcomeNetwork | LiftedNetwork:
         self._factory = factory
         if factory is not None:
-            return LiftedNetwork(factory, self.shape, self.seeds, self.n_variants)
+            return LiftedNetwork(factory, self.shape, self.seeds, self.n_variants, self.stage)
         return OutcomeNetwork(
             self.shape,
             self.seeds,
@@ -185,6 +189,7 @@ class StackedModule(pl.LightningModule):
             depth=self.protocol.depth,
             dropout=self.protocol.dropout,
             architecture=self.protocol.architecture,
+            stage=self.stage,
         )
 
     # --- Lightning ------------------------------------------------------------------------------
@@ -213,8 +218,8 @@ class StackedModule(pl.LightningModule):
     @override
     def on_fit_start(self) -> None:
         purposes = ("dropout", "teacher", "cvat")
-        self._streams = {purpose: Bits(self.seeds, purpose, self.device) for purpose in purposes}
-        self._order = [generator(seed, "order") for seed in self.seeds]
+        self._streams = {purpose: Bits(self.seeds, purpose, self.stage, self.device) for purpose in purposes}
+        self._order = [generator(seed, "order", self.stage) for seed in self.seeds]
         if self.trainer.precision not in ("32-true", "bf16-mixed"):
             raise InputError(f"precision={self.trainer.precision}: allowed are 32-true and bf16-mixed")
         if self._resumed is not None and self.trainer.ckpt_path:

@@ -1,9 +1,9 @@
 """Random streams that belong to a replicate.
 
-Every seed has one stream for each purpose, always drawn on the CPU, so a replicate gets the same
-numbers in whatever stack, order or worker and on whatever device it trains; replicates of one seed
-that differ in a hyper-parameter (the CVAT weight, say) share their initial weights, row order and
-dropout masks: common random numbers.
+Every seed has one stream for each purpose and stage (the backbone, each round), always drawn on the
+CPU, so a replicate gets the same numbers in whatever stack, order or worker and on whatever device it
+trains; replicates of one seed that differ in a hyper-parameter (the CVAT weight, say) share their
+initial weights, row order and dropout masks: common random numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ PURPOSES = ("init", "order", "dropout", "teacher", "cvat")
 _BUFFER = 1 << 16  # 64-bit words a seed that one refill draws; a constant, since refills drop what is left over
 
 
-def generator(seed: int, purpose: str) -> torch.Generator:
-    """The stream of ``seed`` for ``purpose`` (one of ``PURPOSES``)."""
-    entropy = np.random.SeedSequence([seed, PURPOSES.index(purpose)]).generate_state(1, np.uint64)[0]
+def generator(seed: int, purpose: str, stage: int = 0) -> torch.Generator:
+    """The stream of ``seed`` for ``purpose`` (one of ``PURPOSES``) in ``stage``: 0 a backbone, i round i."""
+    entropy = np.random.SeedSequence([seed, PURPOSES.index(purpose), stage]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(entropy) & (2**63 - 1))
 
 
 class Bits:
     """Random 16-bit integers for ``S`` seeds, drawn in large refills because a refill is the cheap way."""
 
-    def __init__(self, seeds: Sequence[int], purpose: str, device: torch.device | str = "cpu") -> None:
-        self._generators = [generator(seed, purpose) for seed in seeds]
+    def __init__(self, seeds: Sequence[int], purpose: str, stage: int = 0, device: torch.device | str = "cpu") -> None:
+        self._generators = [generator(seed, purpose, stage) for seed in seeds]
         self._device = torch.device(device)
         self._drawn = torch.empty(len(seeds), 0, dtype=torch.int16)
         self._buffer = self._drawn.to(self._device)

@@ -93,7 +93,9 @@ class BanditDataModule(pl.LightningDataModule):
         order = torch.from_numpy(np.stack(orders))
         held_out, kept = order[:, :n_held_out].sort(1).values, order[:, n_held_out:].sort(1).values
         outcomes = drawn.log_outcomes.rows(kept) if drawn.log_outcomes is not None else None
-        return log.rows(kept), log.rows(held_out), outcomes
+        train = log.rows(kept)
+        train.check_logged()  # the rows held out may hold the last of an action
+        return train, log.rows(held_out), outcomes
 
     @property
     def _ready(self) -> Draw:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +39,7 @@ class DataSpec:
         name, _, rest = text.partition("@")
         own = _arguments(data_modules().get(name))
         reserved = {"seeds", "holdout", "demand", "data_dir"} | set(Protocol.__dataclass_fields__)
-        allowed = [argument for argument in own if argument not in reserved]
+        allowed = [argument for argument, kind in own.items() if argument not in reserved and kind in ("int", "float")]
         options = {}
         for part in filter(None, rest.split(",")):
             key, equals, value = part.partition("=")
@@ -48,12 +48,7 @@ class DataSpec:
                 raise unknown_name(f"option of data set {name}", key, allowed)
             if not equals or option in options:
                 raise InputError(f"data set {text!r}: write each option once, as {key}=VALUE")
-            try:
-                options[option] = ast.literal_eval(value)
-            except (ValueError, SyntaxError):
-                raise InputError(f"data set {text!r}: {key}={value} is no number") from None
-            if not isinstance(options[option], (int, float)):
-                raise InputError(f"data set {text!r}: {key}={value} is no number")
+            options[option] = _number(text, key, value, own[option])
         return cls(name, tuple(sorted(options.items())))
 
     def __str__(self) -> str:
@@ -64,16 +59,16 @@ class DataSpec:
 
     @property
     def protocol_fields(self) -> tuple[str, ...]:
-        """Protocol fields that this data set reads: those that its constructor takes, and the holdout."""
+        """Protocol fields that this data set reads: those that its constructor takes."""
         own = _arguments(data_modules().get(self.name))
-        return ("holdout", *(name for name in own if name in Protocol.__dataclass_fields__ and name != "holdout"))
+        return tuple(name for name in own if name in Protocol.__dataclass_fields__)
 
     def make(self, seeds: Sequence[int], protocol: Protocol, data_dir: str | Path | None = None) -> BanditDataModule:
         """The data module under ``protocol``, its data not drawn yet."""
         module_class = data_modules().get(self.name)
         own = _arguments(module_class)
         given: dict[str, Any] = {name: getattr(protocol, name) for name in self.protocol_fields}
-        if "demand" in own:
+        if self.name in module_class.names and "demand" in own:
             given["demand"] = self.name
         if "data_dir" in own:
             given["data_dir"] = data_dir
@@ -84,5 +79,19 @@ def _plain(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _arguments(module_class: type[BanditDataModule]) -> list[str]:
-    return list(inspect.signature(module_class).parameters)
+def _number(text: str, key: str, value: str, kind: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (kind == "int" and number != int(number)):
+        allowed = "a whole number" if kind == "int" else "a finite number"
+        raise InputError(f"data set {text!r}: {key}={value}: allowed is {allowed}")
+    return int(number) if number == int(number) else number
+
+
+def _arguments(module_class: type[BanditDataModule]) -> dict[str, str]:
+    """Arguments of the constructor and their types as written."""
+    if inspect.isabstract(module_class):
+        raise InputError(f"data set {module_class.__name__} is abstract: name one that can be drawn")
+    return {name: str(parameter.annotation) for name, parameter in inspect.signature(module_class).parameters.items()}

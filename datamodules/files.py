@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +35,16 @@ def read_libsvm(
     path = Path(path)
     features: list[NDArray[np.float64]] = []
     labels: list[NDArray[np.int64]] = []
-    with _open(path) as lines:
-        for number, raw in enumerate(lines, 1):
-            line = raw.split("#", 1)[0].strip()
-            if not line:
-                continue
-            try:
-                x, y = _libsvm_row(line, n_features, n_labels, first_feature, first_label)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: {error}") from None
-            features.append(x)
-            labels.append(y)
+    for number, raw in enumerate(_lines(path), 1):
+        line = raw.split("#", 1)[0].strip()
+        if not line:
+            continue
+        try:
+            x, y = _libsvm_row(line, n_features, n_labels, first_feature, first_label)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+        features.append(x)
+        labels.append(y)
     if not features:
         raise InputError(f"{path}: no rows")
     return np.stack(features), np.stack(labels)
@@ -53,7 +53,7 @@ def read_libsvm(
 def _libsvm_row(
     line: str, n_features: int, n_labels: int, first_feature: int, first_label: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    tokens = line.replace(", ", ",").replace(" ,", ",").split()
+    tokens = re.sub(r"\s*,\s*", ",", line).split()
     named = [] if ":" in tokens[0] else [token for token in tokens[0].split(",") if token]
     x, y = np.zeros(n_features), np.zeros(n_labels, dtype=np.int64)
     for token in named:
@@ -89,12 +89,14 @@ def read_arff(path: str | Path, *, labels: Sequence[str]) -> tuple[NDArray[np.fl
         InputError: sparse rows, a missing value, a column or value that is not allowed.
     """
     path = Path(path)
+    if not labels or len(set(labels)) < len(labels):
+        raise InputError(f"labels={list(labels)}: allowed are different column names, at least one")
+    lines = _lines(path)
     try:
-        data, meta = arff.loadarff(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, NotImplementedError, StopIteration, arff.ArffError) as error:
-        hint = "; sparse rows ({index value, ...}) are not supported: write them out" if _sparse(path) else ""
+        data, meta = arff.loadarff(io.StringIO("\n".join(lines)))
+    except (ValueError, IndexError, NotImplementedError, StopIteration, arff.ArffError) as error:
+        sparse = any(line.lstrip().startswith("{") for line in lines)
+        hint = "; sparse rows ({index value, ...}) are not supported: write them out" if sparse else ""
         raise InputError(f"{path}: no readable dense ARFF file ({error}){hint}") from None
     names = {name.strip().strip("'\""): name for name in meta.names()}
     for label in labels:
@@ -129,13 +131,13 @@ def _binary(path: Path, name: str, values: NDArray[np.generic]) -> NDArray[np.in
     return out
 
 
-def _sparse(path: Path) -> bool:
-    with _open(path) as lines:
-        return any(line.lstrip().startswith("{") for line in lines)
-
-
-def _open(path: Path) -> IO[str]:
+def _lines(path: Path) -> list[str]:
+    """The lines of a text file, of a ``.bz2`` or ``.gz`` of one; what cannot be read is named."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     opener = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
-    return opener(path, "rt", encoding="utf-8")
+    try:
+        with opener(path, "rt", encoding="utf-8-sig") as text:
+            return str(text.read()).splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error})") from None

@@ -97,7 +97,7 @@ class MultiLabelDataModule(BanditDataModule):
     """
 
     n_validation = 500
-    n_trees = 100
+    n_trees = 100  # of each label's forest in the logging policy
 
     def __init__(
         self,
@@ -126,6 +126,10 @@ class MultiLabelDataModule(BanditDataModule):
             return torch.from_numpy(np.stack([part[name] for part in parts]))
 
         test = PotentialOutcomes(stack("x_test"), stack("y_test"))
+        if test.x.shape[1] <= self.n_validation:
+            raise InputError(
+                f"n_validation={self.n_validation} leaves no test rows of {test.x.shape[1]}: set it lower on the class"
+            )
         outcomes = stack("y_train")
         action = stack("action")
         return Draw(

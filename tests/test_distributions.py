@@ -42,6 +42,14 @@ def test_saturated_predictions_stay_finite(n_logits, size):
     assert q.grad[2].sum().item() == pytest.approx(-1.0)
 
 
+@settings(deadline=None)
+@given(logit, logit)
+def test_kl_treats_both_outcomes_alike(p, q):
+    value, mirrored = (dist.kl(torch.tensor([s * p]), torch.tensor([s * q])).item() for s in (1, -1))
+    assert value == mirrored
+    assert value >= -1e-6
+
+
 def test_ties_go_to_the_lower_outcome():
     assert dist.mode(torch.zeros(1, 1)).item() == 0
     assert dist.mode(torch.tensor([0.0, 0.0])).item() == 0

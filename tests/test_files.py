@@ -16,7 +16,7 @@ def libsvm(tmp_path, text, name="set.txt", **changes):
 
 
 def test_labels_features_and_rows_without_either(tmp_path):
-    x, y = libsvm(tmp_path, "0,2 1:0.5 3:-1e-3\n 2:4 \n1\n\n3, 0 1:1 # a remark\n")
+    x, y = libsvm(tmp_path, "\ufeff0,2 1:0.5 3:-1e-3\n 2:4 \n1\n\n3,\t0 1:1 # a remark\n")
     assert x.tolist() == [[0.5, 0, -1e-3], [0, 4, 0], [0, 0, 0], [1, 0, 0]]
     assert y.tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 1]]
 
@@ -46,6 +46,21 @@ def test_mistakes_are_named_with_file_and_line(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as error:
         libsvm(tmp_path, text)
     assert "set.txt" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.bz2", b"x"),
+        ("a.bz2", bz2.compress(b"0 1:1")[:-5]),
+        ("a.gz", b"x"),
+        ("a.txt", b"\xff\xfe\x00"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        read_libsvm(tmp_path / name, n_features=3, n_labels=4)
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -33,6 +33,17 @@ def test_agree_with_scikit_learn_over_all_rows_and_actions(m):
             assert values[name][replicate].item() == pytest.approx(value, abs=1e-5), name
 
 
+def test_auc_ranks_saturated_predictions_and_is_unknown_for_one_outcome():
+    g = torch.Generator().manual_seed(0)
+    outcomes = torch.randint(2, (1, 300, 1), generator=g)
+    logits = (25 * (torch.randn(1, 300, 1, generator=g) + 1.4 * outcomes) + 20)[..., None]
+    expected = roc_auc_score(outcomes.flatten(), logits.flatten())
+    assert evaluate(logits, PotentialOutcomes(torch.zeros(1, 300, 1), outcomes))["auc"].item() == pytest.approx(
+        expected
+    )
+    assert evaluate(logits, PotentialOutcomes(torch.zeros(1, 300, 1), 0 * outcomes))["auc"].isnan().all()
+
+
 def test_batches_add_up():
     logits, potential = problem()
     for name, metric_class in METRICS.items():

@@ -10,7 +10,12 @@ from cst_lightning import InputError
 from datamodules import download
 from datamodules.download import SCENE, YEAST, load_source
 from datamodules.moons import MoonsDataModule
-from datamodules.multilabel import SceneDataModule, SyntheticMultiLabelDataModule, bandit_feedback
+from datamodules.multilabel import (
+    SceneDataModule,
+    SyntheticMultiLabelDataModule,
+    YeastDataModule,
+    bandit_feedback,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def test_arrays_that_do_not_fit_are_named(x, y, message):
 
 
 def test_sizes_are_the_papers(published_files):
-    for module, sizes in ((SceneDataModule, (1203, 704, 294, 6)),):
+    for module, sizes in ((SceneDataModule, (1203, 704, 294, 6)), (YeastDataModule, (1208, 709, 103, 14))):
         data = module([0], data_dir=published_files)
         found = (data.train.n_rows, data.test.x.shape[1], data.shape.n_features, data.shape.n_actions)
         assert found == sizes

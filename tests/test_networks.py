@@ -73,6 +73,16 @@ class Only(nn.Module):
         return self.drop(x) * self.unused
 
 
+def test_frozen_parameters_of_a_lifted_network_stay_frozen():
+    class Frozen(Plain):
+        def __init__(self):
+            super().__init__()
+            self.body.requires_grad_(False)
+
+    learned = {name: p.requires_grad for name, p in LiftedNetwork(Frozen, SHAPE, [0]).named_parameters()}
+    assert learned == {name: "head" in name for name in learned}
+
+
 def test_layers_follow_the_paper_and_its_code():
     written, released = make("written", [0]), make("released", [0])
     assert written.steps == ("linear", "drop", "act", "linear", "embedding", "drop", "act", "linear")

@@ -99,6 +99,13 @@ def test_holdout_splits_the_log_once_and_for_each_replicate():
     assert torch.equal(taken, split.train.outcome)
 
 
+def test_an_action_whose_rows_are_all_held_out_is_an_error():
+    sizes = {"n_train": 60, "n_prices": 8, "n_test": 200, "n_validation": 50}
+    assert PricingDataModule("D1", [48], **sizes).train.n_rows == 60
+    with pytest.raises(InputError, match="action 0 was never logged"):
+        PricingDataModule("D1", [48], 0.2, **sizes).setup()
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [

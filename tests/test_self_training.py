@@ -134,6 +134,20 @@ def test_one_action_leaves_nothing_to_impute_and_no_cvat():
     assert torch.allclose(logits[0], logits[1])
 
 
+def test_every_round_draws_anew():
+    protocol, data = tiny_protocol(hidden_cst=6), TinyDataModule([0])
+    modules = [SelfTraining(data.shape, [0], protocol, stage=stage) for stage in (0, 1, 2)]
+    first = [module.network.linear[0].weight for module in modules]
+    assert not any(torch.equal(first[i], first[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize("weights", [[-1.0], [float("nan")], [float("inf")]])
+def test_impossible_weights_are_an_error(weights):
+    protocol, data = tiny_protocol(), TinyDataModule([0])
+    with pytest.raises(InputError, match="cvat_weights"):
+        self_train(trained(protocol, data), data, cvat_weights=weights)
+
+
 @pytest.mark.parametrize("rounds", [0, -1])
 def test_no_round_is_an_error(rounds):
     protocol, data = tiny_protocol(), TinyDataModule([0])

@@ -1,4 +1,5 @@
 import math
+import os
 import threading
 
 import pytest
@@ -40,8 +41,23 @@ def test_a_damaged_or_foreign_record_is_set_aside(tmp_path, content):
     store.check_writable()
     store.path(one).write_text(content)
     assert store.read(one) is None
-    assert not store.path(one).exists()
+    assert store.path(one).read_text() == content  # looking changes nothing
+    assert store.read_all() == []
+    store.write(one, record(one, [1, 2, 3]))
+    assert store.read(one) is not None
     assert store.path(one).with_suffix(".damaged").read_text() == content
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path):
+    store = Store(tmp_path)
+    store.check_writable()
+    old, new = (tmp_path / "cells" / name for name in (".a.json.x1", ".b.json.x2"))
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (0, 0))
+    store.check_writable()
+    assert not old.exists()
+    assert new.exists()  # another sweep may be writing it
 
 
 def test_a_write_that_fails_leaves_the_old_record(tmp_path):

@@ -148,7 +148,6 @@ def test_a_sweep_killed_anywhere_ends_with_the_same_records(tmp_path):
         process.communicate()
     assert main([*arguments, "--out", str(broken)]) == 0
     assert numbers(broken) == numbers(tmp_path / "whole")
-    assert not [path for path in broken.rglob("*") if path.name.startswith(".")]
 
 
 def test_workers_die_with_their_driver(tmp_path):
@@ -221,21 +220,44 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
 
 
 def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):
-    arguments = ["--datasets", "moons", "--backbones", "tests.parts.Broken", "tests.parts.Killed", "dm", "--seeds", "0"]
+    arguments = ["--datasets", "moons", "--backbones", "tests.parts.Broken", "tests.parts.Buggy"]
+    arguments += ["tests.parts.Killed", "dm", "--seeds", "0"]
     arguments += [*SHORT, "--methods", "backbone", "pl", "--out", str(tmp_path)]
     assert main(arguments) == 1
     found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
-    assert "InputError: this backbone is broken on purpose" in found["tests.parts.Broken"]["error"]
-    assert "Traceback" in found["tests.parts.Broken"]["error"]
+    assert found["tests.parts.Broken"]["error"] == "InputError: this backbone is broken on purpose"
+    assert "Traceback" in found["tests.parts.Buggy"]["error"]
     assert "died (signal 9)" in found["tests.parts.Killed"]["error"]
     assert found["dm"]["status"] == "finished"
     out, err = capsys.readouterr()
-    assert "failed: moons/tests.parts.Broken/pl: cst_lightning.errors.InputError" in err
+    assert "failed: moons/tests.parts.Broken/pl: InputError: this backbone is broken" in err
     assert "failed" in out
     assert main([*arguments, "--on-existing", "skip"]) == 1
-    assert "6 already recorded" in capsys.readouterr().err
+    assert "8 already recorded" in capsys.readouterr().err
     assert main([*arguments, "--on-existing", "retry-failed"]) == 1
     assert "2 already recorded" in capsys.readouterr().err
+
+
+def test_a_second_command_adds_to_the_folder_and_rewrites_nothing(tmp_path):
+    assert main([*TINY, "--methods", "backbone", "--out", str(tmp_path)]) == 0
+    (first,) = (tmp_path / "cells").iterdir()
+    before = first.stat().st_mtime_ns
+    assert main([*TINY, "--methods", "backbone", "pl", "--on-existing", "skip", "--out", str(tmp_path)]) == 0
+    assert first.stat().st_mtime_ns == before
+    assert main(["--datasets", "multilabel", *TINY[2:], "--methods", "backbone", "--out", str(tmp_path)]) == 0
+    rows = pq.read_table(tmp_path / "records.parquet").to_pylist()
+    assert {(row["dataset"], row["method"]) for row in rows} == {
+        ("moons", "backbone"), ("moons", "pl"), ("multilabel", "backbone"),
+    }  # fmt: skip
+    assert {row["protocol"] for row in rows} == {"written"}
+    assert "max_epochs" in rows[0]["overrides"]
+    assert "protocol written with batch_size=25, max_epochs=2" in (tmp_path / "tables.md").read_text()
+
+
+def test_a_data_set_by_class_path(tmp_path):
+    arguments = ["--datasets", "tests.parts.Coins@n=60", "--backbones", "dm", "--seeds", "3", *SHORT]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    assert len(records(tmp_path)) == 3
 
 
 def test_the_papers_plan_has_72_cells(capsys):
@@ -282,7 +304,11 @@ def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
         (["--datasets", "sceen"], "did you mean scene"),
         (["--datasets", "D1@q=3"], "unknown option of data set D1 'q'"),
         (["--datasets", "D1@o"], "write each option once, as o=VALUE"),
-        (["--datasets", "D1@o=x"], "is no number"),
+        (["--datasets", "D1@o=x"], "o=x: allowed is a finite number"),
+        (["--datasets", "D1@o=1e999"], "o=1e999: allowed is a finite number"),
+        (["--datasets", "D1@n=100.5"], "n=100.5: allowed is a whole number"),
+        (["--datasets", "datamodules.base.BanditDataModule"], "BanditDataModule is abstract"),
+        (["--seeds", "60000000"], "seeds: 60000000: allowed are 0 to"),
         (["--datasets", "D1", "D1"], "D1/dm is given twice"),
         (["--backbones", "dmm"], "unknown backbone 'dmm': did you mean dm"),
         (["--backbones", "tests.parts.None"], "cannot be imported"),

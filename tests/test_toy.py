@@ -19,7 +19,10 @@ def test_the_toy_is_the_papers():
     assert (protocol.hidden_cst, protocol.dropout, protocol.cvat_weights, protocol.rounds) == (16, 0.5, (1.0,), 10)
 
 
-@pytest.mark.parametrize("arguments", [["--out", "toy.txt"], ["--rounds", "0"], ["--seed", "x"], ["--seed", "-1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--out", "/dev/null/x/toy.png"], ["--out", "toy.txt"], ["--rounds", "0"], ["--seed", "x"], ["--seed", "-1"]],
+)
 def test_bad_options_are_one_line(arguments, capsys):
     assert toy.main(arguments) == 2
     err = capsys.readouterr().err

@@ -20,6 +20,7 @@ import torch
 from benchmarks.grid import Job
 from benchmarks.job import Settings, failed_record, run_job
 from benchmarks.store import Store
+from cst_lightning.errors import InputError
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 # glibc gives large freed blocks back to the system at once; a training step takes and frees the same ones over and over
@@ -134,6 +135,8 @@ def _work(connection: Connection, job: Job, store: Store, settings: Settings) ->
     try:
         run_job(job, store, settings, lambda text, share: connection.send(("progress", text, share)))
         connection.send(("done", "", 1.0))
+    except InputError as error:
+        connection.send(("failed", f"InputError: {error}", 0.0))
     except Exception:
         connection.send(("failed", traceback.format_exc(), 0.0))
 
