@@ -177,10 +177,10 @@ def _cores() -> int:
 
 
 def _overrides(options: Namespace) -> dict[str, Any]:
-    override = options.override if "override" in options else Namespace()
-    if not isinstance(override, Namespace):
+    override = options.override if "override" in options else None
+    if override is not None and not isinstance(override, Namespace):
         raise InputError(f"override={override!r}: allowed are protocol fields, such as override.hidden")
-    given = dict(vars(override))
+    given = dict(vars(override)) if override is not None else {}
     own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
     return given | {name: value for name, value in own.items() if value is not None}
 
