@@ -40,7 +40,6 @@ TOY = WRITTEN.replace(
     stopping="fixed",
     keep_cst="last",
     warm_start=True,
-    reduction="mean",
     cvat_weights=[1.0],
     cvat_iterations=1,
     cvat_smoothing=1e-7,
