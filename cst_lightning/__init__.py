@@ -12,7 +12,7 @@ from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import MATCHED, RELEASED, WRITTEN, Protocol, get_protocol
 from cst_lightning.self_training import Round, SelfTraining, self_train
-from cst_lightning.stacked import StackedModule, fit
+from cst_lightning.stacked import LogDataModule, StackedModule, fit
 from cst_lightning.version import VERSION
 
 __version__ = VERSION
@@ -25,6 +25,7 @@ __all__ = [
     "DirectMethod",
     "Feedback",
     "InputError",
+    "LogDataModule",
     "PotentialOutcomes",
     "Protocol",
     "Round",

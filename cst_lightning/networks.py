@@ -150,7 +150,7 @@ class LiftedNetwork(nn.Module):
         for seed in seeds:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(generator(seed, "init", stage).initial_seed())
-                module = factory()
+                module = _build(factory)
             _check_lifted(module, shape)
             modules.append(_replace_dropout(module))
         modules = [module for module in modules for _ in range(n_variants)]
@@ -215,6 +215,18 @@ def _mix(z: Tensor) -> Tensor:
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def _build(factory: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        module = None if isinstance(factory, nn.Module) else factory()
+    except TypeError as error:
+        raise InputError(f"network {factory!r} cannot be called without arguments ({error}): give a lambda") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            "network: allowed is a class or function that returns a new nn.Module, called without arguments"
+        )
+    return module
 
 
 def _replace_dropout(module: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
 from cst_lightning.losses import cvat, imputed_nll, mean_objective, rows_last
 from cst_lightning.protocols import Protocol
-from cst_lightning.stacked import StackedModule, fit, take_rows
+from cst_lightning.stacked import LogDataModule, StackedModule, fit, take_rows
 from cst_lightning.streams import uniform
 
 
@@ -167,7 +167,7 @@ class Round:
 
 def self_train(
     backbone: StackedModule,
-    data: pl.LightningDataModule,
+    data: pl.LightningDataModule | Feedback,
     *,
     cvat_weights: Sequence[float] = (0.0,),
     rounds: int | None = None,
@@ -180,11 +180,11 @@ def self_train(
 
     Args:
         backbone: a trained backbone with one variant a seed; it is the first teacher.
-        data: a data module whose ``train`` is the log.
+        data: a data module whose ``train`` is the log, or the log itself.
         cvat_weights: one student each; 0 is PL.
         rounds: by default the protocol's.
         audit: the potential outcomes of the training rows, used for ``Round.label_error`` alone.
-        network: a plain ``nn.Module`` factory for the students (see ``LiftedNetwork``).
+        network: a plain ``nn.Module`` factory for the students (see ``LiftedNetwork``); by default the backbone's.
         fitter: called as ``fitter(module, data, max_epochs=...)``.
         on_round: called with the student and what its round did.
 
@@ -197,7 +197,9 @@ def self_train(
     n_rounds = protocol.rounds if rounds is None else rounds
     if n_rounds < 1:
         raise InputError(f"rounds={rounds}: allowed is from 1")
+    data = LogDataModule(data) if isinstance(data, Feedback) else data
     feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
+    network = network or backbone.factory
     teacher: StackedModule = backbone
     for number in range(n_rounds):
         student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)

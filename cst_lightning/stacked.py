@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from cst_lightning.distributions import probs
@@ -150,7 +151,7 @@ class StackedModule(pl.LightningModule):
     def select(self, variants: Sequence[int]) -> Self:
         """One chosen variant a seed, as a module of its own with ``W = 1``; ``variants`` is ``[S]``."""
         grid = [[row[variant]] for row, variant in zip(self.grid, variants, strict=True)]
-        chosen = type(self)(self.shape, self.seeds, self.protocol, grid, self._factory, self.stage)
+        chosen = type(self)(self.shape, self.seeds, self.protocol, grid, self.factory, self.stage)
         index = torch.tensor([s * self.n_variants + v for s, v in enumerate(variants)], device=self.device)
         chosen.to(self.device)
         with torch.no_grad():
@@ -178,7 +179,7 @@ class StackedModule(pl.LightningModule):
         return probs(self.logits(x))
 
     def _make_network(self, factory: Callable[[], nn.Module] | None) -> OutcomeNetwork | LiftedNetwork:
-        self._factory = factory
+        self.factory = factory
         if factory is not None:
             return LiftedNetwork(factory, self.shape, self.seeds, self.n_variants, self.stage)
         return OutcomeNetwork(
@@ -348,10 +349,35 @@ def take_rows(tensor: Tensor, rows: slice | Tensor) -> Tensor:
     return rows_last(tensor[torch.arange(len(tensor), device=tensor.device)[:, None], index])
 
 
-def fit(module: StackedModule, data: pl.LightningDataModule, *, max_epochs: int | None = None, **trainer: Any) -> None:
+class LogDataModule(pl.LightningDataModule):
+    """A log of one's own, and where there are any, logged rows held out for early stopping."""
+
+    def __init__(self, train: Feedback, validation: Feedback | None = None) -> None:
+        super().__init__()
+        self.train, self.validation = train, validation
+
+    @override
+    def train_dataloader(self) -> DataLoader[Any]:
+        return whole(self.train)
+
+    @override
+    def val_dataloader(self) -> Any:
+        return whole(self.validation) if self.validation is not None else []
+
+
+def whole(record: Any) -> DataLoader[Any]:
+    """A loader that hands out ``record`` as its one batch."""
+    # batch_size=None hands the one item out as it is; a bare list would be taken for several loaders
+    return DataLoader([record], batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, though not by its type
+
+
+def fit(
+    module: StackedModule, data: pl.LightningDataModule | Feedback, *, max_epochs: int | None = None, **trainer: Any
+) -> None:
     """Train ``module`` with a quiet Trainer, for as long as its protocol says.
 
     Args:
+        data: a data module, or a log.
         max_epochs: by default the protocol's.
         trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
     """
@@ -365,4 +391,5 @@ def fit(module: StackedModule, data: pl.LightningDataModule, *, max_epochs: int 
         "num_sanity_val_steps": 0,
     }
     epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
+    data = LogDataModule(data) if isinstance(data, Feedback) else data
     pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)

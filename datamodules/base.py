@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
+from cst_lightning.stacked import whole
 
 
 def data_seed(replicate: int) -> int:
@@ -141,21 +142,16 @@ class BanditDataModule(pl.LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[Any]:
-        return _whole(self.train)
+        return whole(self.train)
 
     @override
     def val_dataloader(self) -> Any:
-        return _whole(self.validation) if self.validation is not None else []
+        return whole(self.validation) if self.validation is not None else []
 
     @override
     def test_dataloader(self) -> DataLoader[Any]:
-        return _whole(self.test)
+        return whole(self.test)
 
     @override
     def predict_dataloader(self) -> DataLoader[Any]:
-        return _whole(self.test.x)
-
-
-def _whole(record: Any) -> DataLoader[Any]:
-    # batch_size=None hands the one item out as it is; a bare list would be taken for several loaders
-    return DataLoader([record], batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, though not by its type
+        return whole(self.test.x)

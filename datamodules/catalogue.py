@@ -45,7 +45,8 @@ class DataSpec:
             key, equals, value = part.partition("=")
             option = ALIASES.get(key, key)
             if option not in allowed:
-                raise unknown_name(f"option of data set {name}", key, allowed)
+                short = [alias for alias, long in ALIASES.items() if long in allowed]
+                raise unknown_name(f"option of data set {name}", key, [*allowed, *short])
             if not equals or option in options:
                 raise InputError(f"data set {text!r}: write each option once, as {key}=VALUE")
             options[option] = _number(text, key, value, own[option])

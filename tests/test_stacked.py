@@ -392,3 +392,19 @@ def test_contexts_of_another_shape_are_refused(shape):
     with pytest.raises(InputError, match=r"allowed is \[N, 4\]"):
         module(torch.zeros(shape))
     assert module([[0.0] * 4]).shape == (2, 1, 2, 2)
+
+
+@pytest.mark.parametrize("network", [nn.Linear, nn.Linear(4, 3), lambda: 3])
+def test_what_makes_no_network_is_refused(network):
+    with pytest.raises(InputError, match="without arguments"):
+        DirectMethod({"n_features": 4, "n_actions": 3}, [0], network=network)
+
+
+def test_a_log_is_enough_to_fit_and_self_train_and_the_network_is_kept():
+    protocol = tiny_protocol()
+    log = TinyDataModule([0]).train
+    module = DirectMethod(log.shape, [0], protocol, network=Normed)
+    fit(module, log)
+    student = self_train(module, log, cvat_weights=[0.0, 1.0])
+    assert type(student.network) is type(module.network)
+    assert student(log.x).shape == (2, 48, 3, 2)

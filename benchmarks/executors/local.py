@@ -86,7 +86,8 @@ def run_local(
 def _start(context: multiprocessing.context.BaseContext, job: Job, store: Store, settings: Settings) -> _Running:
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, job, store, settings), daemon=True)  # type: ignore[attr-defined]
-    process.start()
+    with _no_interrupt():
+        process.start()
     theirs.close()
     return _Running(job, process, ours)
 
@@ -139,6 +140,19 @@ def _work(connection: Connection, job: Job, store: Store, settings: Settings) ->
         connection.send(("failed", f"InputError: {error}", 0.0))
     except Exception:
         connection.send(("failed", traceback.format_exc(), 0.0))
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back: a worker interrupted while it starts would print a traceback of its own."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
