@@ -23,10 +23,11 @@ from typing_extensions import override
 
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.store import Record, Store
+from cst_lightning.fitting import fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.selection import best, get_rule, scores
 from cst_lightning.self_training import Round, SelfTraining, self_train
-from cst_lightning.stacked import StackedModule, fit
+from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 from datamodules.base import BanditDataModule
 

@@ -18,10 +18,11 @@ from cst_lightning.backbones.direct_method import DirectMethod
 from cst_lightning.distributions import mode
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes
+from cst_lightning.fitting import fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import WRITTEN
 from cst_lightning.self_training import self_train
-from cst_lightning.stacked import StackedModule, fit
+from cst_lightning.stacked import StackedModule
 from datamodules.moons import MoonsDataModule
 
 #: the paper's toy: three layers of 16, dropout 0.5, CVAT weight 1, ten rounds; where the text is silent the

@@ -9,10 +9,11 @@ from cst_lightning.backbones.hsic import HSIC
 from cst_lightning.backbones.uniform_dm import UniformDM
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
+from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import MATCHED, RELEASED, WRITTEN, Protocol, get_protocol
 from cst_lightning.self_training import Round, SelfTraining, self_train
-from cst_lightning.stacked import LogDataModule, StackedModule, fit
+from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 
 __version__ = VERSION

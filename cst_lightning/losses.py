@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cst_lightning.distributions import cross_entropy, kl, nll
-from cst_lightning.feedback import MISSING
+from cst_lightning.distributions import cross_entropy, kl, nll, one_hot
+from cst_lightning.feedback import MISSING, Feedback
 
 Reduction = Literal["sum", "mean"]
 
@@ -30,17 +30,42 @@ def factual_nll(logits: Tensor, action: Tensor, outcome: Tensor, weight: Tensor 
     return weighted.sum(1) / observed.sum(1).clamp(min=1)
 
 
-def imputed_nll(logits: Tensor, target: Tensor, counted: Tensor, reduction: Reduction) -> Tensor:
-    """NLL of factual and imputed outcomes together (``L_CST``, Equation 2).
+class Entries(NamedTuple):
+    """What a cross-entropy is taken of: every row under every action, with a weight.
+
+    Args:
+        target: probabilities of outcomes ``1..m-1``, ``[S or R, B, K, m-1]``: the observed outcome at
+            the action taken, a pseudo-label elsewhere.
+        weight: ``[S or R, B, K]``; an entry of weight 0 does not count.
+    """
+
+    target: Tensor
+    weight: Tensor
+
+
+def observed_entries(feedback: Feedback, row_weight: Tensor | None = None) -> Entries:
+    """The observed outcomes alone, ``[S, B, ...]``; rows whose outcome is missing do not count.
+
+    Args:
+        row_weight: ``[S, B]`` (UDM: ``1 / pi(a | x)``).
+    """
+    observed = (feedback.outcome != MISSING).to(feedback.x.dtype)
+    weight = feedback.taken * (observed if row_weight is None else observed * row_weight)[..., None]
+    target = one_hot(feedback.outcome, feedback.n_outcomes, feedback.x.dtype)
+    return Entries(target[:, :, None].expand(-1, -1, feedback.n_actions, -1), weight)
+
+
+def entry_nll(logits: Tensor, entries: Entries, reduction: Reduction) -> Tensor:
+    """Weighted NLL of the entries: ``L_src`` or, with pseudo-labels, ``L_CST`` (Equation 2).
 
     Args:
         logits: ``[R, B, K, m-1]``.
-        target: probabilities of outcomes ``1..m-1`` in the same shape: the observed outcome at the
-            action taken, the pseudo-label elsewhere.
-        counted: 1 where an entry counts, 0 where it does not, ``[R, B, K]``.
-        reduction: over the entries that count.
+        entries: one for each replicate.
+        reduction: ``mean`` divides by the number of entries that count, not by the sum of their
+            weights, as the appendix has it for UDM.
     """
-    return _reduce(cross_entropy(logits, target), counted, reduction)
+    total = (cross_entropy(logits, entries.target) * entries.weight).sum((1, 2))
+    return total if reduction == "sum" else total / (entries.weight != 0).sum((1, 2)).clamp(min=1)
 
 
 def cvat(

@@ -25,6 +25,8 @@ from cst_lightning.streams import generator, keep_mask
 
 Architecture = Literal["written", "released"]
 
+SLOPE = 0.01  # of LeakyReLU below 0
+
 
 class Output(NamedTuple):
     """What a network returns."""
@@ -99,13 +101,13 @@ class OutcomeNetwork(nn.Module):
         sources = [generator(seed, "init", stage) for seed in seeds]
         sizes = [shape.n_features, *[hidden] * (depth - 1), n_logits]
         self.linear = nn.ModuleList(StackedLinear(n_in, n_out, n_variants, sources) for n_in, n_out in pairwise(sizes))
-        self._n_masked = sum(
+        self.n_masked = sum(
             sizes[self.steps[: i + 1].count("linear")] for i, step in enumerate(self.steps) if step == "drop"
         )
 
     def n_bits(self, n_rows: int) -> int:
         """Random 16-bit integers a seed that one pass over ``n_rows`` rows takes."""
-        return self._n_masked * n_rows if self.dropout else 0
+        return self.n_masked * n_rows if self.dropout else 0
 
     def forward(self, x: Tensor, bits: Tensor | None = None, *, track: bool = True) -> Output:
         """See the module's docstring."""
@@ -118,7 +120,7 @@ class OutcomeNetwork(nn.Module):
                 h = self.linear[layer](h)
                 layer += 1
             elif step == "act":
-                h = F.leaky_relu(h)
+                h = F.leaky_relu(h, SLOPE)
             elif step == "embedding":
                 embedding = h.transpose(-1, -2)
             elif masks is not None:

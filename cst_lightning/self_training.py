@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Literal
 
 import pytorch_lightning as pl
@@ -12,13 +13,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from cst_lightning.compiled import Cvat, logits_with_dropout
 from cst_lightning.distributions import mode, one_hot, positive_probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
-from cst_lightning.losses import cvat, imputed_nll, mean_objective, rows_last
+from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.losses import Entries, cvat, mean_objective, rows_last
+from cst_lightning.networks import OutcomeNetwork
 from cst_lightning.protocols import Protocol
-from cst_lightning.stacked import LogDataModule, StackedModule, fit, take_rows
-from cst_lightning.streams import uniform
+from cst_lightning.stacked import StackedModule, put_rows, take_rows
+from cst_lightning.streams import uniform, whole_words
 
 
 class SelfTraining(StackedModule):
@@ -32,8 +36,7 @@ class SelfTraining(StackedModule):
     name = "cst"
     _teacher: tuple[StackedModule] | None = None  # a tuple hides it from nn.Module: it is not part of the student
     _counterfactual: Tensor  # 1 at actions not taken, [S, N, K]
-    _counted: Tensor  # 1 at entries that enter the loss, [S, N, K]
-    _target: Tensor  # factual outcome and pseudo-labels, [S or R, N, K, m-1]
+    _entries: Entries  # factual outcomes and pseudo-labels of the whole log
 
     @override
     @classmethod
@@ -78,23 +81,60 @@ class SelfTraining(StackedModule):
         if self._teacher is None:
             raise RuntimeError("call teach(teacher) before fit: self-training needs a source of pseudo-labels")
         teacher = self._teacher[0].to(self.device)
-        self._counterfactual = rows_last((~feedback.taken).float())
-        missing = (feedback.outcome == MISSING)[..., None]
-        self._counted = rows_last(torch.where(missing, self._counterfactual, 1))
+        self.reduction = self.protocol.reduction
+        self._counterfactual = (~feedback.taken).float()
         labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
-        self._target = rows_last(with_factual(labels, feedback))
+        missing = (feedback.outcome == MISSING)[..., None]
+        self._entries = Entries(with_factual(labels, feedback), torch.where(missing, self._counterfactual, 1))
+
+    @override
+    @torch.no_grad()
+    def new_epoch(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> None:
+        """Under ``teacher_dropout``, label anew by a pass of the teacher with dropout on (``train_selfdm``)."""
+        if not self.protocol.teacher_dropout:
+            return
+        logits = self._teacher_logits(feedback, order, bounds)
+        missing = (feedback.outcome == MISSING)[..., None]
+        weight = torch.where(missing, self._counterfactual, 1)
+        if self.protocol.drop_median:
+            n_labellings = len(logits) // len(weight)
+            taken, weight = (t.repeat_interleave(n_labellings, 0) for t in (feedback.taken, weight))
+            left_out = at_median(positive_probs(logits)[..., 0], order, bounds) & ~taken
+            weight = weight.masked_fill(left_out, 0)
+        self._entries = Entries(with_factual(pseudo_labels(logits, self.protocol.labels), feedback), weight)
+
+    def _teacher_logits(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
+        """With dropout, ``[S or R, N, K, m-1]`` in the order of the log."""
+        assert self._teacher is not None
+        network = self._teacher[0].network
+        x = feedback.x if order is None else take_rows(feedback.x, order)
+        sizes = [stop - start for start, stop in pairwise(bounds)]
+        if (
+            self.compiled
+            and type(network) is OutcomeNetwork
+            and self.device.type == "cpu"
+            and self.shape.n_outcomes == 2
+        ):
+            bits = self.random("teacher", sum(whole_words(network.n_bits(size)) for size in sizes))
+            logits = logits_with_dropout(network, x, bits, bounds)
+        else:
+            passes = [
+                network(x[:, start:stop], self.random("teacher", network.n_bits(stop - start)), track=False).logits
+                for start, stop in pairwise(bounds)
+            ]
+            logits = torch.cat(passes, 1)
+        return logits if order is None else put_rows(logits, order)
+
+    @override
+    def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
+        return Entries(*(take_rows(tensor, rows) for tensor in self._entries))
 
     @override
     def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
         protocol, n_rows = self.protocol, batch.n_rows
-        counted = take_rows(self._counted, rows)
-        if protocol.teacher_dropout:
-            target, counted = self._label_with_dropout(batch, counted)
-        else:
-            target = take_rows(self._target, rows)
         logits = self.network(batch.x, self.bits("dropout", n_rows)).logits
-        loss = imputed_nll(logits, self._for_replicates(target), self._for_replicates(counted), protocol.reduction)
-        if not any(any(row) for row in self.grid):
+        loss = self.entry_loss(logits, batch, rows)
+        if not self._has_cvat():
             return loss
         start = uniform(self.random("cvat", batch.x[0].numel())).view(batch.x.shape)
         smoothness = cvat(
@@ -102,7 +142,7 @@ class SelfTraining(StackedModule):
             logits,
             batch.x,
             start,
-            self.repeat(take_rows(self._counterfactual, rows)),
+            rows_last(self.repeat(take_rows(self._counterfactual, rows))),
             xi=protocol.cvat_xi,
             eps=protocol.cvat_eps,
             iterations=protocol.cvat_iterations,
@@ -111,24 +151,29 @@ class SelfTraining(StackedModule):
         )
         return loss + self.hyperparameter * smoothness
 
-    @torch.no_grad()
-    def _label_with_dropout(self, batch: Feedback, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels from a pass of the teacher with dropout on (``train_selfdm`` of the released code)."""
-        assert self._teacher is not None
-        network = self._teacher[0].network
-        logits = network(batch.x, self.random("teacher", network.n_bits(batch.n_rows)), track=False).logits
-        target = with_factual(pseudo_labels(logits, self.protocol.labels), batch)
-        if self.protocol.drop_median:
-            p = positive_probs(logits)[..., 0]
-            median = p.quantile(0.5, dim=1, keepdim=True)  # between the middle two of an even batch
-            factual = batch.taken.to(p.dtype)
-            n_labellings = len(p) // len(factual)
-            factual, counted = (t.repeat_interleave(n_labellings, 0) for t in (factual, counted))
-            counted = counted * torch.maximum((p != median).to(p.dtype), factual)
-        return target, counted
+    @override
+    def can_compile(self) -> bool:
+        return type(self).batch_loss is SelfTraining.batch_loss
 
-    def _for_replicates(self, tensor: Tensor) -> Tensor:
-        return self.repeat(tensor) if len(tensor) == len(self.seeds) else tensor
+    @override
+    def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
+        if not self._has_cvat():
+            return None
+        protocol = self.protocol
+        passes = protocol.cvat_iterations + 1
+        n_bits = (whole_words(n * self.shape.n_features) + passes * whole_words(self.network.n_bits(n)) for n in sizes)
+        return Cvat(
+            self.hyperparameter,
+            take_rows(self._counterfactual, rows),
+            self.random("cvat", sum(n_bits)),
+            protocol.cvat_xi,
+            protocol.cvat_eps,
+            protocol.cvat_iterations,
+            protocol.cvat_smoothing,
+        )
+
+    def _has_cvat(self) -> bool:
+        return any(any(row) for row in self.grid)
 
     @torch.no_grad()
     def _start_from(self, teacher: StackedModule) -> None:
@@ -238,6 +283,25 @@ def label_error(labels: Tensor, feedback: Feedback, potential: PotentialOutcomes
     of_class = torch.nn.functional.one_hot(truth, potential.n_outcomes).bool() & ~taken[..., None]
     wrong = (labels != truth)[..., None] & of_class
     return wrong.sum(1) / of_class.sum(1)
+
+
+def at_median(p: Tensor, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
+    """Whether a value is exactly the median of its action in its minibatch, bool ``[R, N, K]``.
+
+    The median of an even number lies between the middle two, so it is a value where they are the same.
+    """
+    in_order = (p if order is None else take_rows(p, order)).contiguous()
+    parts: list[Tensor] = []
+    sizes = [stop - start for start, stop in pairwise(bounds)]
+    for size, alike in groupby(sizes):  # all minibatches of one size at once
+        start = sum(part.shape[1] for part in parts)
+        part = in_order[:, start : start + size * len(list(alike))]
+        batches = part.reshape(len(p), -1, size, p.shape[2]).transpose(2, 3)
+        middle = batches.contiguous().sort(-1).values[..., [(size - 1) // 2, size // 2]]
+        tied = (batches == middle[..., :1]) & (batches == middle[..., 1:])
+        parts.append(tied.transpose(2, 3).flatten(1, 2))
+    found = torch.cat(parts, 1)
+    return found if order is None else put_rows(found, order)
 
 
 @torch.no_grad()

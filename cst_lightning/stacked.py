@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.optim import Adam, Optimizer
 from typing_extensions import override
 
+from cst_lightning.compiled import Cvat
+from cst_lightning.compiled import train as train_compiled
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
-from cst_lightning.losses import factual_nll, rows_last
+from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
 from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.stopping import ReplicateStopping
-from cst_lightning.streams import Bits, generator, row_order
+from cst_lightning.streams import Bits, generator, row_order, whole_words
 
 _EVALUATION_ROWS = 2048
+_CHUNK_BITS = 1 << 24  # random 16-bit integers that a call of the compiled code may take, all seeds together
 
 
 class StackedModule(pl.LightningModule):
@@ -42,13 +47,19 @@ class StackedModule(pl.LightningModule):
 
     Attributes:
         stopped_epoch: epochs trained, int64 ``[R]``. failed_epoch: epoch in which the loss turned
-            non-finite, 0 where it did not, int64 ``[R]``.
+            non-finite, 0 where it did not, int64 ``[R]``. active: replicates still in training, bool ``[R]``.
+        training_loss: of the last epoch that each one trained, ``[R]``. engine: ``compiled`` or
+        ``autograd``, whichever trained last.
     """
 
     #: name in registries, records and tables
     name = ""
     #: raise it when a change alters the results: it is part of a run's identity
-    version = 1
+    version = 2
+    #: train by compiled code where it applies (see ``docs/performance.md``); False always trains by autograd
+    compiled = True
+    #: over the entries of a minibatch that count
+    reduction: Reduction = "mean"
     #: protocol fields that this part reads besides those of every training; None says it may read all
     protocol_fields: tuple[str, ...] | None = None
     stopped_epoch: Tensor
@@ -88,6 +99,7 @@ class StackedModule(pl.LightningModule):
         self.register_buffer("stopped_epoch", torch.zeros(n_replicates, dtype=torch.int64))
         self.register_buffer("failed_epoch", torch.zeros(n_replicates, dtype=torch.int64))
         self.training_loss = torch.zeros(n_replicates)
+        self.active = torch.ones(n_replicates, dtype=torch.bool)
         self.validation_nll: Tensor | None = None
         self.test_metrics: dict[str, Tensor] = {}
         self._streams: dict[str, Bits] = {}
@@ -121,9 +133,40 @@ class StackedModule(pl.LightningModule):
     def prepare(self, feedback: Feedback) -> None:
         """Called once a fit with the whole log, before its first step."""
 
+    def new_epoch(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> None:
+        """Called before an epoch's first minibatch.
+
+        Args:
+            order: the rows in the order they are taken in, int64 ``[S, N]``; None as they lie.
+            bounds: minibatch ``i`` takes rows ``bounds[i]`` to ``bounds[i + 1]`` of that order.
+        """
+
+    def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
+        """What the loss is taken of, for some rows ``[S, B, ...]`` at the places ``rows`` of the log."""
+        raise NotImplementedError(f"{type(self).__name__} must define entries or batch_loss")
+
     def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
-        """Loss of each replicate, ``[R]``, for a minibatch ``[S, B, ...]``; ``rows`` is its place in the log."""
-        raise NotImplementedError
+        """Loss of each replicate, ``[R]``, for a minibatch ``[S, B, ...]`` at the places ``rows`` of the log.
+
+        Override it for a loss that ``entries`` cannot say; it is then trained by autograd.
+        """
+        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
+        return self.entry_loss(logits, batch, rows)
+
+    def entry_loss(self, logits: Tensor, batch: Feedback, rows: slice | Tensor) -> Tensor:
+        """Loss of the entries, ``[R]``."""
+        entries = self.entries(batch, rows)
+        # the network's logits lie with their rows last; sums over mixed layouts are several times slower
+        mine = Entries(*(rows_last(self.for_replicates(tensor)) for tensor in entries))
+        return entry_nll(logits, mine, self.reduction)
+
+    def can_compile(self) -> bool:
+        """Whether the compiled code computes this loss."""
+        return type(self).batch_loss is StackedModule.batch_loss
+
+    def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
+        """What the compiled code needs besides ``entries``, for minibatches of ``sizes`` rows at ``rows``."""
+        return None
 
     # --- the stack ------------------------------------------------------------------------------
 
@@ -135,6 +178,10 @@ class StackedModule(pl.LightningModule):
     def repeat(self, tensor: Tensor) -> Tensor:
         """``[S, ...]`` to ``[R, ...]``, each seed's values for each of its variants."""
         return tensor.repeat_interleave(self.n_variants, 0) if self.n_variants > 1 else tensor
+
+    def for_replicates(self, tensor: Tensor) -> Tensor:
+        """``[S or R, ...]`` to ``[R, ...]``."""
+        return self.repeat(tensor) if len(tensor) == len(self.seeds) else tensor
 
     def bits(self, purpose: str, n_rows: int) -> Tensor:
         """Random bits for one pass of the network over ``n_rows`` rows, from the stream ``purpose``."""
@@ -231,6 +278,7 @@ class StackedModule(pl.LightningModule):
         else:
             self.failed_epoch.zero_()
             self.stopped_epoch.zero_()
+        self.active = torch.ones_like(self.failed_epoch, dtype=torch.bool)  # ReplicateStopping has the last word
         self._resumed, self._prepared = None, False
 
     @override
@@ -243,20 +291,15 @@ class StackedModule(pl.LightningModule):
         if not self._prepared:
             self.prepare(feedback)
             self._prepared = True
-        lightning_optimizer = self.optimizers()
-        assert not isinstance(lightning_optimizer, list)
-        optimizer = lightning_optimizer.optimizer
-        rows_of_batches = list(self._minibatches(feedback.n_rows))
-        total = torch.zeros_like(self.failed_epoch, dtype=torch.float32)
-        for number, rows in enumerate(rows_of_batches, 1):
-            batch = feedback.row_range(rows.start, rows.stop) if isinstance(rows, slice) else feedback.rows(rows)
-            optimizer.zero_grad(set_to_none=True)
-            loss = self.batch_loss(batch, rows)
-            self.manual_backward(loss.sum())
-            # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
-            (lightning_optimizer if number == len(rows_of_batches) else optimizer).step()
-            total += loss.detach()
-        self.training_loss = total / len(rows_of_batches)
+        bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
+        order = row_order(self._order, feedback.n_rows).to(self.device) if self.protocol.shuffle else None
+        self.new_epoch(feedback, order, bounds)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        self.engine = "compiled" if self._compiles(optimizer.optimizer) else "autograd"
+        epoch = self._compiled_epoch if self.engine == "compiled" else self._autograd_epoch
+        loss = epoch(feedback, order, bounds, optimizer) / (len(bounds) - 1)
+        self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
         self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
 
     @override
@@ -304,13 +347,66 @@ class StackedModule(pl.LightningModule):
             )
         return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
 
-    def _minibatches(self, n_rows: int) -> Iterator[slice | Tensor]:
-        bounds = batch_bounds(n_rows, self.protocol.batch_size)
-        if not self.protocol.shuffle:
-            yield from (slice(start, stop) for start, stop in bounds)
-            return
-        order = row_order(self._order, n_rows).to(self.device)
-        yield from (order[:, start:stop] for start, stop in bounds)
+    def _autograd_epoch(
+        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
+    ) -> Tensor:
+        total = torch.zeros_like(self.failed_epoch, dtype=torch.float32)
+        for number, (start, stop) in enumerate(pairwise(bounds), 2):
+            batch, rows = _part(feedback, order, start, stop)
+            optimizer.optimizer.zero_grad(set_to_none=True)
+            loss = self.batch_loss(batch, rows)
+            self.manual_backward(loss.sum())
+            # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
+            (optimizer if number == len(bounds) else optimizer.optimizer).step()
+            total += loss.detach()
+        return total
+
+    def _compiles(self, optimizer: Optimizer) -> bool:
+        if not (self.compiled and self.can_compile() and type(self.network) is OutcomeNetwork):
+            return False
+        plain = type(optimizer) is Adam and len(optimizer.param_groups) == 1
+        plain = plain and not any(optimizer.param_groups[0][name] for name in ("weight_decay", "amsgrad", "maximize"))
+        return (
+            plain
+            and self.device.type == "cpu"
+            and self.trainer.precision == "32-true"
+            and self.shape.n_outcomes == 2
+            and all(parameter.requires_grad and parameter.is_contiguous() for parameter in self.network.parameters())
+        )
+
+    def _compiled_epoch(
+        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
+    ) -> Tensor:
+        assert isinstance(self.network, OutcomeNetwork)
+        assert isinstance(optimizer.optimizer, Adam)
+        total = torch.zeros_like(self.training_loss)
+        a_batch = (self.protocol.cvat_iterations + 2) * self.network.n_bits(bounds[1]) * len(self.seeds)
+        n_together = max(1, _CHUNK_BITS // max(a_batch, 1))
+        for first in range(0, len(bounds) - 1, n_together):
+            chunk = bounds[first : first + n_together + 1]
+            sizes = [stop - start for start, stop in pairwise(chunk)]
+            part, rows = _part(feedback, order, chunk[0], chunk[-1])
+            total += train_compiled(
+                self.network,
+                optimizer.optimizer,
+                part.x,
+                *self.entries(part, rows),
+                self.random("dropout", sum(whole_words(self.network.n_bits(size)) for size in sizes)),
+                [stop - chunk[0] for stop in chunk],
+                self.active & torch.isfinite(total),
+                mean=self.reduction == "mean",
+                cvat=self.compiled_cvat(rows, sizes),
+            )
+        optimizer.optimizer.zero_grad(set_to_none=True)
+        optimizer.step()  # of no gradient: it tells Lightning of the step
+        return total
+
+
+def _part(feedback: Feedback, order: Tensor | None, start: int, stop: int) -> tuple[Feedback, slice | Tensor]:
+    """Rows ``start`` to ``stop`` of ``order``, and their places in the log."""
+    if order is None:
+        return feedback.row_range(start, stop), slice(start, stop)
+    return feedback.rows(order[:, start:stop]), order[:, start:stop]
 
 
 def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> list[list[float]]:
@@ -325,8 +421,8 @@ def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> li
     return rows
 
 
-def batch_bounds(n_rows: int, batch_size: int) -> list[tuple[int, int]]:
-    """Where the minibatches of an epoch start and stop; every row is in one.
+def batch_bounds(n_rows: int, batch_size: int) -> list[int]:
+    """Where the minibatches of an epoch start, and where the last one stops; every row is in one.
 
     A last batch of a single row joins the one before it, since batch norm cannot train on one row.
 
@@ -338,58 +434,17 @@ def batch_bounds(n_rows: int, batch_size: int) -> list[tuple[int, int]]:
     starts = list(range(0, n_rows, batch_size))
     if len(starts) > 1 and n_rows - starts[-1] == 1:
         starts.pop()
-    return list(zip(starts, [*starts[1:], n_rows], strict=True))
+    return [*starts, n_rows]
 
 
 def take_rows(tensor: Tensor, rows: slice | Tensor) -> Tensor:
-    """Rows of ``[S or R, N, ...]`` as ``batch_loss`` gets them: a slice, or int64 ``[S, B]``."""
+    """Rows of ``[S or R, N, ...]`` at the places ``rows``: a slice, or int64 ``[S, B]``."""
     if isinstance(rows, slice):
         return tensor[:, rows]
     index = rows.repeat_interleave(len(tensor) // len(rows), 0)
-    return rows_last(tensor[torch.arange(len(tensor), device=tensor.device)[:, None], index])
+    return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], index]
 
 
-class LogDataModule(pl.LightningDataModule):
-    """A log of one's own, and where there are any, logged rows held out for early stopping."""
-
-    def __init__(self, train: Feedback, validation: Feedback | None = None) -> None:
-        super().__init__()
-        self.train, self.validation = train, validation
-
-    @override
-    def train_dataloader(self) -> DataLoader[Any]:
-        return whole(self.train)
-
-    @override
-    def val_dataloader(self) -> Any:
-        return whole(self.validation) if self.validation is not None else []
-
-
-def whole(record: Any) -> DataLoader[Any]:
-    """A loader that hands out ``record`` as its one batch."""
-    # batch_size=None hands the one item out as it is; a bare list would be taken for several loaders
-    return DataLoader([record], batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, though not by its type
-
-
-def fit(
-    module: StackedModule, data: pl.LightningDataModule | Feedback, *, max_epochs: int | None = None, **trainer: Any
-) -> None:
-    """Train ``module`` with a quiet Trainer, for as long as its protocol says.
-
-    Args:
-        data: a data module, or a log.
-        max_epochs: by default the protocol's.
-        trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
-    """
-    quiet: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
-    epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
-    data = LogDataModule(data) if isinstance(data, Feedback) else data
-    pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)
+def put_rows(tensor: Tensor, order: Tensor) -> Tensor:
+    """The inverse of ``take_rows`` for an order of all rows, int64 ``[S, N]``."""
+    return take_rows(tensor, order.argsort(1))

@@ -16,6 +16,7 @@ from cst_lightning.errors import InputError
 class StackedParameters(TypingProtocol):
     """What the callback needs of a module: losses of the epoch and parameters with a leading axis ``R``."""
 
+    active: Tensor
     training_loss: Tensor
     validation_nll: Tensor | None
     failed_epoch: Tensor
@@ -29,9 +30,10 @@ class StackedParameters(TypingProtocol):
 class ReplicateStopping(pl.Callback):
     """Stops each replicate by a rule of its own and hands back the weights that the rule keeps.
 
-    A replicate that has stopped goes on in the stack, but its snapshot is what stays. A replicate
-    whose loss or validation NLL turns non-finite is marked failed (``module.failed_epoch``) and
-    frozen at its last snapshot; its neighbours never notice. Training ends when no replicate is left.
+    A replicate that has stopped is marked so (``module.active``): compiled training leaves it out; where
+    it goes on in the stack, its snapshot is what stays. A replicate whose loss or validation NLL turns
+    non-finite is marked failed (``module.failed_epoch``) and frozen at its last snapshot; its
+    neighbours never notice. Training ends when no replicate is left.
 
     Args:
         rule: ``fixed`` runs all epochs; ``converged`` watches the training loss; ``early`` watches
@@ -63,6 +65,7 @@ class ReplicateStopping(pl.Callback):
         if self._state:
             self._state = {name: value.to(pl_module.device) for name, value in self._state.items()}
             self._snapshot = {name: value.to(pl_module.device) for name, value in self._snapshot.items()}
+            module.active = self._state["active"]
             return
         loss = torch.zeros_like(module.failed_epoch, dtype=torch.float32)
         self._state = {
@@ -101,7 +104,7 @@ class ReplicateStopping(pl.Callback):
         state["reference"] = torch.where(counts, watched, state["reference"])
         state["waited"] = torch.where(counts, 0, state["waited"] + 1)
         stopping = active & (state["waited"] >= self.patience) if self.rule != "fixed" else torch.zeros_like(active)
-        state["active"] = active & ~stopping
+        state["active"] = module.active = active & ~stopping
         module.stopped_epoch[active] = epoch
         # with keep=last a failed replicate goes back to the last epoch at which it was finite
         self._save(module, better if self.keep == "best" else active)

@@ -9,6 +9,7 @@ initial weights, row order and dropout masks: common random numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,54 +17,57 @@ from torch import Tensor
 
 PURPOSES = ("init", "order", "dropout", "teacher", "cvat")
 
-_BUFFER = 1 << 16  # 64-bit words a seed that one refill draws; a constant, since refills drop what is left over
+_AHEAD = 1 << 16  # 64-bit words a seed to draw ahead for a device that is not the CPU: fewer copies
 
 
 def generator(seed: int, purpose: str, stage: int = 0) -> torch.Generator:
     """The stream of ``seed`` for ``purpose`` (one of ``PURPOSES``) in ``stage``: 0 a backbone, i round i."""
-    entropy = np.random.SeedSequence([seed, PURPOSES.index(purpose), stage]).generate_state(1, np.uint64)[0]
+    entropy = _entropy(seed, purpose, stage).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(entropy) & (2**63 - 1))
 
 
 class Bits:
-    """Random 16-bit integers for ``S`` seeds, drawn in large refills because a refill is the cheap way."""
+    """Random 16-bit integers for ``S`` seeds: per seed one sequence, whatever portions it is taken in."""
 
     def __init__(self, seeds: Sequence[int], purpose: str, stage: int = 0, device: torch.device | str = "cpu") -> None:
-        self._generators = [generator(seed, purpose, stage) for seed in seeds]
+        # numpy's generators draw raw words two to three times as fast as torch's
+        self._sources = [np.random.SFC64(_entropy(seed, purpose, stage)) for seed in seeds]
         self._device = torch.device(device)
-        self._drawn = torch.empty(len(seeds), 0, dtype=torch.int16)
-        self._buffer = self._drawn.to(self._device)
-        self._used = 0
+        self._ahead = 0 if self._device.type == "cpu" else _AHEAD
+        self._left = torch.empty(len(seeds), 0, dtype=torch.int16, device=self._device)
 
     def take(self, n: int) -> Tensor:
-        """``n`` fresh integers a seed, int16 ``[S, n]``, uniform over all 65,536 values; valid until the next call."""
-        if self._used + n > self._buffer.shape[1]:
-            words = max(_BUFFER, -(-n // 4))
-            if self._drawn.shape[1] != 4 * words:
-                self._drawn = torch.empty(len(self._generators), 4 * words, dtype=torch.int16)
-            for row, source in zip(self._drawn.view(torch.int64), self._generators, strict=True):
-                row.random_(-(2**63), None, generator=source)  # all 64 bits; the default leaves the sign bit out
-            self._buffer, self._used = self._drawn.to(self._device), 0
-        taken = self._buffer[:, self._used : self._used + n]
-        self._used += -(-n // 4) * 4  # whole words, so that what is taken can be seen as 64-bit words again
+        """``n`` fresh integers a seed, int16 ``[S, n]``, uniform over all 65,536 values."""
+        wanted = whole_words(n)
+        if wanted > self._left.shape[1]:
+            n_words = max((wanted - self._left.shape[1]) // 4, self._ahead)
+            words = np.stack([source.random_raw(n_words) for source in self._sources])
+            fresh = torch.from_numpy(words.view(np.int16)).to(self._device)
+            self._left = torch.cat([self._left, fresh], 1) if self._left.shape[1] else fresh
+        taken, self._left = self._left[:, :n], self._left[:, wanted:]
         return taken
 
     def state_dict(self) -> dict[str, object]:
-        """What a checkpoint needs to go on with the same numbers."""
-        return {
-            "generators": [source.get_state() for source in self._generators],
-            "left": self._buffer[:, self._used :].cpu().clone(),
-        }
+        """What a checkpoint needs to go on with the same numbers, as plain values and a tensor."""
+        states = [source.state for source in self._sources]
+        return {"words": [state["state"]["state"].tolist() for state in states], "left": self._left.cpu().clone()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state_dict`` was taken."""
-        states, left = state["generators"], state["left"]
-        assert isinstance(states, list)
-        assert isinstance(left, Tensor)
-        for source, value in zip(self._generators, states, strict=True):
-            source.set_state(value.cpu())
-        self._drawn = left.cpu()
-        self._buffer, self._used = self._drawn.to(self._device), 0
+        for source, words in zip(self._sources, state["words"], strict=True):
+            source.state = source.state | {"state": {"state": np.array(words, np.uint64)}}
+        self._left = state["left"].to(self._device)
+
+
+def whole_words(n: int) -> int:
+    """``n`` 16-bit integers rounded up to whole 64-bit words, in which they are drawn."""
+    return -(-n // 4) * 4
+
+
+def drop_threshold(dropout: float) -> tuple[int, float]:
+    """The 16-bit integer below which a unit is dropped, and the factor of a unit that is kept."""
+    dropped = round(dropout * 65536)
+    return dropped - 32768, 65536 / (65536 - dropped)
 
 
 def keep_mask(bits: Tensor, dropout: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -71,13 +75,17 @@ def keep_mask(bits: Tensor, dropout: float, dtype: torch.dtype = torch.float32) 
 
     The probability is exact to 1 / 65,536, and the scale is that of the probability used.
     """
-    dropped = round(dropout * 65536)
-    return (bits >= dropped - 32768).to(dtype).mul_(65536 / (65536 - dropped))
+    threshold, scale = drop_threshold(dropout)
+    return (bits >= threshold).to(dtype).mul_(scale)
 
 
 def uniform(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Numbers in (-0.5, 0.5), of the shape of ``bits``."""
     return (bits.to(dtype) + 0.5) / 65536
+
+
+def _entropy(seed: int, purpose: str, stage: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence([seed, PURPOSES.index(purpose), stage])
 
 
 def row_order(generators: Sequence[torch.Generator], n_rows: int) -> Tensor:

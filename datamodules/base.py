@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
-from cst_lightning.stacked import whole
+from cst_lightning.fitting import whole
 
 
 def data_seed(replicate: int) -> int:

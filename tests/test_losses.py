@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cst_lightning import losses
 from cst_lightning.distributions import kl
+from cst_lightning.feedback import Feedback
 
 
 def seeded(*shape, seed=0, dtype=torch.float64):
@@ -165,14 +166,24 @@ def test_cvat_of_saturated_predictions_is_finite():
     assert torch.isfinite(weight.grad).all()
 
 
-def test_imputed_nll_counts_only_what_counts():
+def test_entry_nll_counts_only_what_counts():
     logits, target = seeded(1, 2, 2, 1), torch.tensor([[[[1.0], [0.0]], [[0.0], [1.0]]]], dtype=torch.float64)
-    counted = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
-    total = losses.imputed_nll(logits, target, counted, "sum")
-    assert torch.allclose(losses.imputed_nll(logits, target, counted, "mean"), total / 3)
+    weight = torch.tensor([[[2.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
+    entries = losses.Entries(target, weight)
+    total = losses.entry_nll(logits, entries, "sum")
+    assert torch.allclose(losses.entry_nll(logits, entries, "mean"), total / 3)  # by number, not by weight
     changed = target.clone()
     changed[0, 0, 1] = 1 - changed[0, 0, 1]
-    assert torch.equal(losses.imputed_nll(logits, changed, counted, "sum"), total)
+    assert torch.equal(losses.entry_nll(logits, losses.Entries(changed, weight), "sum"), total)
+
+
+def test_the_entries_of_observed_outcomes_give_the_factual_nll():
+    x, action, outcome = torch.zeros(1, 4, 2), torch.tensor([[0, 2, 1, 1]]), torch.tensor([[1, 0, -1, 2]])
+    log = Feedback(x, action, outcome, n_actions=3, n_outcomes=3)
+    logits, weight = seeded(1, 4, 3, 2), torch.tensor([[1.0, 2.0, 3.0, 0.5]], dtype=torch.float64)
+    for rows in (None, weight):
+        value = losses.entry_nll(logits, losses.observed_entries(log, rows), "mean")
+        assert torch.allclose(value, losses.factual_nll(logits, action, outcome, rows))
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, fit, self_train
-from cst_lightning.self_training import label_error, pseudo_labels, with_factual
+from cst_lightning.self_training import at_median, label_error, pseudo_labels, with_factual
 from cst_lightning.streams import Bits
 from tests.conftest import TinyDataModule, tiny_protocol
 
@@ -58,8 +58,8 @@ def test_a_missing_outcome_does_not_count_but_its_other_actions_do():
     student = SelfTraining(feedback.shape, [0], protocol)
     student.teach(DirectMethod(feedback.shape, [0], protocol))
     student.prepare(feedback)
-    assert student._counted.sum().item() == 14
-    assert student._counted[0, 2].tolist() == [0, 1]
+    assert student._entries.weight.sum().item() == 14
+    assert student._entries.weight[0, 2].tolist() == [0, 1]
     assert student._counterfactual.sum().item() == 8
 
 
@@ -78,14 +78,26 @@ def test_a_teacher_with_dropout_labels_anew_and_medians_are_left_out():
     student.teach(trained(protocol, data))
     student.prepare(data.train)
     student._streams = {purpose: Bits([0], purpose) for purpose in ("dropout", "teacher", "cvat")}
-    batch = data.train.row_range(0, 15)  # odd, so that the median is one of the probabilities
-    drawn = [student._label_with_dropout(batch, student._counted[:, :15]) for _ in range(2)]
-    assert not torch.equal(drawn[0][0], drawn[1][0])
-    taken = torch.nn.functional.one_hot(batch.action, 3).bool()
-    for target, counted in drawn:
-        assert (counted[taken] == 1).all()
-        assert (counted == 0).sum() >= 1
-        assert torch.equal(target[taken][:, 0], batch.outcome[0].float())
+    taken = torch.nn.functional.one_hot(data.train.action, 3).bool()
+    drawn = []
+    for compiled in (True, False):
+        student.compiled = compiled
+        student.new_epoch(data.train, torch.randperm(48)[None], [0, 15, 48])  # odd, so the median is one of the values
+        drawn.append(student._entries)
+        assert (student._entries.weight[taken] == 1).all()
+        assert (student._entries.weight == 0).sum() >= 3
+        assert torch.equal(student._entries.target[taken][:, 0], data.train.outcome[0].float())
+    assert not torch.equal(drawn[0].target, drawn[1].target)
+
+
+def test_only_a_value_that_is_the_median_is_at_the_median():
+    p = torch.tensor([[0.1, 0.5, 0.5, 0.9, 0.2, 0.7, 0.8, 0.3, 0.4, 0.1, 0.3]]).view(1, 11, 1)
+    found = at_median(p, None, [0, 4, 8, 11])  # tied middle, middle of two, odd
+    assert found.flatten().nonzero().flatten().tolist() == [1, 2, 10]
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(0))[None]
+    shuffled = torch.empty_like(p)
+    shuffled[0, order[0]] = p[0]
+    assert torch.equal(at_median(shuffled, order, [0, 4, 8, 11])[0, order[0]], found[0])
 
 
 def test_pl_and_cvat_differ_and_weight_zero_is_pl():

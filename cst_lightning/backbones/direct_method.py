@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from cst_lightning.feedback import Feedback
-from cst_lightning.losses import factual_nll
+from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.stacked import StackedModule
 
 
@@ -17,6 +17,5 @@ class DirectMethod(StackedModule):
     protocol_fields = ("hidden", "learning_rate", "max_epochs")
 
     @override
-    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
-        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
-        return factual_nll(logits, self.repeat(batch.action), self.repeat(batch.outcome))
+    def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
+        return observed_entries(batch)

@@ -6,7 +6,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from cst_lightning.feedback import Feedback
-from cst_lightning.losses import factual_nll
+from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.propensity import Overlap, estimate_propensities, inverse_propensity_weights
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule, take_rows
@@ -41,7 +41,5 @@ class UniformDM(StackedModule):
         self._weight, self.overlap = inverse_propensity_weights(feedback, propensity, self.protocol.propensity_floor)
 
     @override
-    def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
-        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
-        weight = self.repeat(take_rows(self._weight, rows))
-        return factual_nll(logits, self.repeat(batch.action), self.repeat(batch.outcome), weight)
+    def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
+        return observed_entries(batch, take_rows(self._weight, rows))

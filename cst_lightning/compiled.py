@@ -1,0 +1,853 @@
+"""Minibatches of the outcome network as compiled code: the fast way of training on a CPU.
+
+One call trains every replicate on a run of minibatches: forward pass, gradients by hand, CVAT's power
+iteration and Adam. A replicate's minibatch is worked through whole before the next one's, so its
+activations never leave the cache, and what lies between two matrix products is one pass over memory.
+The mathematics and the random bits are those of ``StackedModule.batch_loss`` (``losses.py`` has the
+equations); only rounding differs. ``docs/performance.md`` says what it gives.
+
+The compiled functions see one replicate and minibatch at a time, as arrays ``[units, rows]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from cst_lightning.errors import InputError
+from cst_lightning.networks import SLOPE, OutcomeNetwork, StackedLinear
+from cst_lightning.streams import drop_threshold, whole_words
+
+Array = NDArray[np.float32]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# infinity and NaN must stay what they are: a replicate that diverges is found by them
+_jit = cast(
+    "Callable[[_F], _F]",
+    numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}),
+)
+_whole_words = _jit(whole_words)
+
+_BLAS_FROM = 24  # rows and columns of a matrix from which BLAS is faster than a loop that LLVM vectorises
+_SLOPE = np.float32(SLOPE)
+_ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
+_TINY = np.float32(1e-8)  # see losses.cvat
+
+
+class Cvat(NamedTuple):
+    """CVAT of a run of minibatches: see ``losses.cvat``."""
+
+    weight: Tensor  # [R]; replicates of weight 0 are spared the extra passes
+    counterfactual: Tensor  # [S, n, K]
+    bits: Tensor  # int16 [S, ...]: for each minibatch those of its start, then those of each pass
+    xi: float
+    eps: float
+    iterations: int
+    smoothing: float
+
+
+def train(
+    network: OutcomeNetwork,
+    optimizer: torch.optim.Adam,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    bits: Tensor,
+    bounds: Sequence[int],
+    active: Tensor,
+    *,
+    mean: bool,
+    cvat: Cvat | None = None,
+) -> Tensor:
+    """Train the active replicates of ``network`` in place; the sum of each one's minibatch losses, ``[R]``.
+
+    Args:
+        x: contexts ``[S, n, d]``.
+        target, weight: ``Entries`` of the rows, ``[S or R, n, K, 1]`` and ``[S or R, n, K]``.
+        bits: of dropout, int16 ``[S, ...]``: what each minibatch takes, one after the other.
+        bounds: minibatch ``i`` holds rows ``bounds[i]`` to ``bounds[i + 1]``.
+        active: bool ``[R]``; the other replicates stay as they are.
+        mean: whether a minibatch's loss is divided by its number of entries of weight other than 0.
+    """
+    n_replicates, n_seeds = network.n_seeds * network.n_variants, network.n_seeds
+    target, weight = _same_length(network, x, target, weight)
+    if cvat is None:
+        none = torch.empty(n_seeds, 0, dtype=torch.int16)
+        cvat = Cvat(torch.zeros(n_replicates), torch.empty(n_seeds, 0, 0), none, 1.0, 1.0, 0, 0.0)
+    parameters = _parameters(network)
+    moments = [[_moments(optimizer, parameter) for parameter in kind] for kind in parameters]
+    group, taken = optimizer.param_groups[0], optimizer.state[parameters[0][0]]["step"]
+    losses = np.zeros(n_replicates)
+    arguments = (
+        _layers(*parameters),
+        _layers(*([mean_ for mean_, _ in kind] for kind in moments)),
+        _layers(*([square for _, square in kind] for kind in moments)),
+        _Adam(
+            float(taken), float(group["lr"]), float(group["betas"][0]), float(group["betas"][1]), float(group["eps"])
+        ),
+        _gates(network),
+        _Rows(_array(x), _array(target), _array(weight), _array(cvat.counterfactual), mean),
+        _Bits(_array(bits), _array(cvat.bits), np.array(bounds)),
+        _Cvat(
+            _array(cvat.weight.float()),
+            np.float32(cvat.xi),
+            np.float32(cvat.eps),
+            cvat.iterations,
+            np.float32(cvat.smoothing),
+        ),
+        _array(active),
+        losses,
+    )
+    with _blas().limit(limits=1, user_api="blas"):  # more threads than one only wait at these sizes
+        _train(*arguments)
+    for parameter in parameters[0] + parameters[1]:
+        optimizer.state[parameter]["step"] += len(bounds) - 1
+    return torch.from_numpy(losses).float()
+
+
+def logits_with_dropout(network: OutcomeNetwork, x: Tensor, bits: Tensor, bounds: Sequence[int]) -> Tensor:
+    """Logits of a pass with dropout, ``[S, n, d]`` to ``[R, n, K, 1]``; ``bits`` and ``bounds`` as for ``train``."""
+    out = np.empty((network.n_seeds * network.n_variants, x.shape[1], network.shape.n_actions), np.float32)
+    layers = _layers(*_parameters(network))
+    none = np.empty((network.n_seeds, 0), np.int16)
+    with _blas().limit(limits=1, user_api="blas"):
+        _predict(layers, _gates(network), _array(x), _Bits(_array(bits), none, np.array(bounds)), out)
+    return torch.from_numpy(out)[..., None]
+
+
+# --- what the compiled functions take -----------------------------------------------------------------
+
+
+class _Layers(NamedTuple):
+    """Of each linear layer: ``[R, out, in]`` and ``[R, out]``."""
+
+    weight: Sequence[Array]
+    bias: Sequence[Array]
+
+
+class _Adam(NamedTuple):
+    """Adam's settings, and the steps that it has taken."""
+
+    step: float
+    rate: float
+    beta1: float
+    beta2: float
+    eps: float
+
+
+class _Gates(NamedTuple):
+    """What follows each linear layer: dropout, the activation, both or neither."""
+
+    dropped: NDArray[np.bool_]
+    active: NDArray[np.bool_]
+    threshold: int  # a unit is dropped where its bits are below it
+    scale: np.float32
+
+
+class _Rows(NamedTuple):
+    """The rows of a run of minibatches."""
+
+    x: Array  # [S, n, d]
+    target: Array  # [S or R, n, K]
+    weight: Array  # [S or R, n, K]
+    counterfactual: Array  # [S, n, K]
+    mean: bool
+
+
+class _Bits(NamedTuple):
+    """Random bits of a run of minibatches, int16 ``[S, ...]``, and where the minibatches start and stop."""
+
+    dropout: NDArray[np.int16]
+    cvat: NDArray[np.int16]
+    bounds: NDArray[np.int64]
+
+
+class _Cvat(NamedTuple):
+    """See ``Cvat``."""
+
+    weight: Array
+    xi: np.float32
+    eps: np.float32
+    iterations: int
+    smoothing: np.float32
+
+
+class _Work(NamedTuple):
+    """Memory for one minibatch of one replicate."""
+
+    x: Array  # [d, B], as start and direction
+    start: Array
+    direction: Array
+    clean: Array  # [L - 1, h, B]: what enters each layer after the first, without CVAT's perturbation
+    moved: Array  # the same with it
+    first: Array  # [h, B]: of the clean contexts, the first layer
+    towards: Array  # the first layer's weights times the direction
+    back: Array  # [2, h, B]: gradients on their way down; the first layer's ends in back[0]
+    unit: Array  # [h, B]: v of a direction W'v
+    length: Array  # [B]
+    logits: Array  # [K, B], as all that follow
+    gradient: Array
+    clean_logits: Array
+    p: Array  # probability of outcome 1 in the clean pass
+    p0: Array  # of outcome 0
+    target: Array
+    weight: Array
+    share: Array  # weight of an entry in CVAT
+    gram: Array  # [h, h]
+    product: Array  # [h, max(h, d)]
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _same_length(network: OutcomeNetwork, x: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as ``[S, n, K]``, or both as ``[R, n, K]``; compiled code would not see that they are not."""
+    n_seeds, n_rows, n_actions = len(x), x.shape[1], network.shape.n_actions
+    allowed = (n_seeds, n_seeds * network.n_variants)
+    for name, value, rest in (("target", target, (n_actions, 1)), ("weight", weight, (n_actions,))):
+        if len(value) not in allowed or tuple(value.shape[1:]) != (n_rows, *rest):
+            raise InputError(
+                f"entries: {name} has shape {tuple(value.shape)}: allowed is [S or R, {n_rows}, "
+                f"{', '.join(map(str, rest))}] with S, R = {allowed[0]}, {allowed[1]}"
+            )
+    most = max(len(target), len(weight))
+    target, weight = (t.repeat_interleave(most // len(t), 0) if len(t) < most else t for t in (target[..., 0], weight))
+    return target.float(), weight.float()
+
+
+def _parameters(network: OutcomeNetwork) -> tuple[list[Tensor], list[Tensor]]:
+    layers = cast("Iterable[StackedLinear]", network.linear)
+    return [layer.weight for layer in layers], [layer.bias for layer in layers]
+
+
+def _layers(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> _Layers:
+    # no copies: what is trained is their memory
+    return _Layers(tuple(t.detach().numpy() for t in weights), tuple(t.detach().squeeze(-1).numpy() for t in biases))
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().contiguous().numpy()
+
+
+def _gates(network: OutcomeNetwork) -> _Gates:
+    dropped, active = np.zeros((2, len(network.linear)), np.bool_)
+    layer = -1
+    for step in network.steps:
+        layer += step == "linear"
+        dropped[layer] |= step == "drop" and network.dropout > 0
+        active[layer] |= step == "act"
+    threshold, scale = drop_threshold(network.dropout)
+    return _Gates(dropped, active, threshold, np.float32(scale))
+
+
+def _moments(optimizer: torch.optim.Adam, parameter: Tensor) -> tuple[Tensor, Tensor]:
+    """Adam's running means for a parameter, made as its first step makes them."""
+    state = optimizer.state[parameter]
+    if not state:
+        state["step"] = torch.zeros(())
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    return state["exp_avg"], state["exp_avg_sq"]
+
+
+# --- a run of minibatches ------------------------------------------------------------------------------
+
+
+@_jit
+def _train(
+    layers: _Layers,
+    means: _Layers,
+    squares: _Layers,
+    adam: _Adam,
+    gates: _Gates,
+    rows: _Rows,
+    bits: _Bits,
+    cvat: _Cvat,
+    active: NDArray[np.bool_],
+    losses: NDArray[np.float64],
+) -> None:
+    n_seeds, n_layers = len(rows.x), len(layers.weight)
+    n_variants = len(active) // n_seeds
+    gradients = _Layers(
+        [np.empty_like(layers.weight[layer][0]) for layer in range(n_layers)],
+        [np.empty_like(layers.bias[layer][0]) for layer in range(n_layers)],
+    )
+    work = _room(layers, rows.x.shape[2], bits.bounds[1])
+    for s in range(n_seeds):
+        used = cvat_used = 0
+        for batch in range(len(bits.bounds) - 1):
+            first, stop = bits.bounds[batch], bits.bounds[batch + 1]
+            if stop - first != len(work.length):
+                work = _room(layers, rows.x.shape[2], stop - first)
+            n_bits = _n_bits(layers, gates, stop - first)
+            mask = bits.dropout[s, used : used + n_bits]
+            used += _whole_words(n_bits)
+            cvat_bits = bits.cvat[s, cvat_used:]
+            cvat_used += _whole_words(work.x.size) + (cvat.iterations + 1) * _whole_words(n_bits)
+            loaded = -1
+            for r in range(s * n_variants, (s + 1) * n_variants):
+                if not active[r] or not np.isfinite(losses[r]):
+                    continue
+                if loaded < 0:
+                    _load_contexts(rows, s, first, stop, cvat_bits, work)
+                source = r if len(rows.target) > n_seeds else s
+                if source != loaded:
+                    _load_entries(rows, source, first, stop, work)
+                    loaded = source
+                losses[r] += _clean_pass(layers, r, gates, mask, work, gradients)
+                if cvat.weight[r] != 0:
+                    passes = cvat_bits[_whole_words(work.x.size) :]
+                    losses[r] += _cvat_passes(layers, r, gates, passes, cvat, work, gradients)
+                _adam_step(adam, batch, r, layers, gradients, means, squares)
+
+
+@_jit
+def _load_contexts(rows: _Rows, s: int, first: int, stop: int, cvat_bits: NDArray[np.int16], work: _Work) -> None:
+    _transpose(rows.x[s, first:stop], work.x)
+    if len(cvat_bits):
+        _transpose(rows.counterfactual[s, first:stop], work.share)
+        if rows.mean:
+            _divide_by_count(work.share)
+        _start(cvat_bits, work.start, work.length)
+
+
+@_jit
+def _load_entries(rows: _Rows, source: int, first: int, stop: int, work: _Work) -> None:
+    _transpose(rows.target[source, first:stop], work.target)
+    _transpose(rows.weight[source, first:stop], work.weight)
+    if rows.mean:
+        _divide_by_count(work.weight)
+
+
+@_jit
+def _predict(layers: _Layers, gates: _Gates, x: Array, bits: _Bits, out: Array) -> None:
+    n_variants = len(out) // len(x)
+    work = _room(layers, x.shape[2], bits.bounds[1])
+    for s in range(len(x)):
+        used = 0
+        for batch in range(len(bits.bounds) - 1):
+            first, stop = bits.bounds[batch], bits.bounds[batch + 1]
+            if stop - first != len(work.length):
+                work = _room(layers, x.shape[2], stop - first)
+            n_bits = _n_bits(layers, gates, stop - first)
+            mask = bits.dropout[s, used : used + n_bits]
+            used += _whole_words(n_bits)
+            _transpose(x[s, first:stop], work.x)
+            for r in range(s * n_variants, (s + 1) * n_variants):
+                _affine(layers.weight[0][r], layers.bias[0][r], work.x, work.clean[0])
+                _forward(layers, r, gates, mask, work.clean, work.logits)
+                out[r, first:stop] = work.logits.T
+
+
+@_jit
+def _room(layers: _Layers, n_features: int, n_rows: int) -> _Work:
+    n_layers, hidden = len(layers.weight), layers.weight[0].shape[1]
+    n_logits = layers.weight[n_layers - 1].shape[1]
+    by_feature = np.empty((3, n_features, n_rows), np.float32)
+    by_unit = np.empty((5, hidden, n_rows), np.float32)
+    by_action = np.empty((8, n_logits, n_rows), np.float32)
+    return _Work(
+        by_feature[0],
+        by_feature[1],
+        by_feature[2],
+        np.empty((n_layers - 1, hidden, n_rows), np.float32),
+        np.empty((n_layers - 1, hidden, n_rows), np.float32),
+        by_unit[0],
+        by_unit[1],
+        by_unit[2:4],
+        by_unit[4],
+        np.empty(n_rows, np.float32),
+        by_action[0],
+        by_action[1],
+        by_action[2],
+        by_action[3],
+        by_action[4],
+        by_action[5],
+        by_action[6],
+        by_action[7],
+        np.empty((hidden, hidden), np.float32),
+        np.empty((hidden, max(hidden, n_features)), np.float32),
+    )
+
+
+@_jit
+def _n_bits(layers: _Layers, gates: _Gates, n_rows: int) -> int:
+    total = 0
+    for layer in range(len(layers.weight)):
+        if gates.dropped[layer]:
+            total += layers.weight[layer].shape[1] * n_rows
+    return total
+
+
+# --- one minibatch of one replicate ----------------------------------------------------------------------
+
+
+@_jit
+def _clean_pass(
+    layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int16], work: _Work, gradients: _Layers
+) -> np.float32:
+    """Weighted cross-entropy; its gradients replace those in ``gradients``."""
+    _affine(layers.weight[0][r], layers.bias[0][r], work.x, work.first)
+    work.clean[0] = work.first
+    _forward(layers, r, gates, mask, work.clean, work.clean_logits)
+    loss = _cross_entropy(work)
+    _backward(layers, r, gates, mask, work, work.clean, gradients, False)
+    _outer(work.back[0], work.x, gradients.weight[0])
+    _row_sums(work.back[0], gradients.bias[0])
+    return loss
+
+
+@_jit
+def _cvat_passes(
+    layers: _Layers, r: int, gates: _Gates, bits: NDArray[np.int16], cvat: _Cvat, work: _Work, gradients: _Layers
+) -> np.float32:
+    """Weight times divergence at the adversarial direction; its gradients are added to ``gradients``.
+
+    With ``W`` the first layer's weights, only ``W direction`` enters a pass, and every direction after
+    the start is ``W'v`` normalised. Where the layer is narrow the iteration therefore runs on ``v``,
+    with ``W W'`` in place of two products of all features.
+    """
+    first_weight = layers.weight[0][r]
+    n_bits = _n_bits(layers, gates, len(work.length))
+    narrow = 2 * first_weight.shape[0] <= first_weight.shape[1]
+    if narrow:
+        _outer(first_weight, first_weight, work.gram)
+    tiny = _TINY / cvat.xi  # the gradient of the direction is xi times that of the contexts
+    _matmul(first_weight, work.start, work.towards)
+    for iteration in range(cvat.iterations):
+        _axpy(cvat.xi, work.towards, work.first, work.moved[0])
+        mask = bits[iteration * _whole_words(n_bits) :][:n_bits]
+        _forward(layers, r, gates, mask, work.moved, work.logits)
+        _divergence(work, cvat.smoothing, False)
+        _input_gradient(layers, r, gates, mask, work)
+        if narrow:
+            _matmul(work.gram, work.back[0], work.towards)
+            _lengths(work.back[0], work.towards, tiny, work.length)
+            work.unit[:] = work.back[0]
+            _divide_rows(work.unit, work.length)
+            _divide_rows(work.towards, work.length)
+        else:
+            _matmul_transposed(first_weight, work.back[0], work.direction)
+            _lengths(work.direction, work.direction, tiny, work.length)
+            _divide_rows(work.direction, work.length)
+            _matmul(first_weight, work.direction, work.towards)
+    _axpy(cvat.eps, work.towards, work.first, work.moved[0])
+    mask = bits[cvat.iterations * _whole_words(n_bits) :][:n_bits]
+    _forward(layers, r, gates, mask, work.moved, work.logits)
+    value = _divergence(work, cvat.smoothing, True)
+    _scale(work.gradient, cvat.weight[r])
+    _backward(layers, r, gates, mask, work, work.moved, gradients, True)
+    _add_outer(work.back[0], work.x, gradients.weight[0], work.product)
+    _add_row_sums(work.back[0], gradients.bias[0])
+    _scale(work.back[0], cvat.eps)
+    if narrow and cvat.iterations > 0:
+        _outer(work.back[0], work.unit, work.gram)
+        _add_matmul(work.gram, first_weight, gradients.weight[0], work.product)
+    else:
+        direction = work.direction if cvat.iterations > 0 else work.start
+        _add_outer(work.back[0], direction, gradients.weight[0], work.product)
+    return np.float32(value * cvat.weight[r])
+
+
+@_jit
+def _forward(layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int16], inputs: Array, logits: Array) -> None:
+    """From the first layer's result, ``inputs[0]``, to the logits; ``inputs`` becomes what enters each next layer."""
+    last, used = len(inputs), 0
+    for layer in range(last):
+        used = _gate(inputs[layer], mask, used, gates, layer)
+        out = logits if layer + 1 == last else inputs[layer + 1]
+        _affine(layers.weight[layer + 1][r], layers.bias[layer + 1][r], inputs[layer], out)
+    _gate(logits, mask, used, gates, last)
+
+
+@_jit
+def _backward(
+    layers: _Layers,
+    r: int,
+    gates: _Gates,
+    mask: NDArray[np.int16],
+    work: _Work,
+    inputs: Array,
+    gradients: _Layers,
+    add: bool,
+) -> None:
+    """From ``work.gradient`` to ``work.back[0]``, the gradient of the first layer's result, and to ``gradients``."""
+    used = len(mask)
+    g = work.gradient
+    for layer in range(len(inputs), 0, -1):
+        h = inputs[layer - 1]
+        if layer == len(inputs):
+            used = _gate_back(g, g, mask, used, gates, layer)
+        else:
+            used = _gate_back(g, inputs[layer], mask, used, gates, layer)
+        if add:
+            _add_outer(g, h, gradients.weight[layer], work.product)
+            _add_row_sums(g, gradients.bias[layer])
+        else:
+            _outer(g, h, gradients.weight[layer])
+            _row_sums(g, gradients.bias[layer])
+        down = work.back[(layer - 1) % 2]
+        _matmul_transposed(layers.weight[layer][r], g, down)
+        g = down
+    _gate_back(g, inputs[0], mask, used, gates, 0)
+
+
+@_jit
+def _input_gradient(layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int16], work: _Work) -> None:
+    """``_backward`` of ``work.moved`` without the gradients of the parameters."""
+    used, last = len(mask), len(work.moved)
+    g = work.gradient
+    used = _gate_back(g, g, mask, used, gates, last)
+    for layer in range(last, 0, -1):
+        down = work.back[(layer - 1) % 2]
+        _matmul_transposed(layers.weight[layer][r], g, down)
+        used = _gate_back(down, work.moved[layer - 1], mask, used, gates, layer - 1)
+        g = down
+
+
+@_jit
+def _gate(h: Array, mask: NDArray[np.int16], used: int, gates: _Gates, layer: int) -> int:
+    """Dropout and activation in place; how much of ``mask`` is used now."""
+    if gates.dropped[layer]:
+        flat = h.ravel()
+        bits = mask[used : used + flat.size]
+        slope = _SLOPE if gates.active[layer] else _ONE
+        for i in range(flat.size):
+            kept = gates.scale if bits[i] >= gates.threshold else _ZERO
+            flat[i] *= kept if flat[i] > 0 else kept * slope
+        return used + flat.size
+    if gates.active[layer]:
+        flat = h.ravel()
+        for i in range(flat.size):
+            flat[i] *= _ONE if flat[i] > 0 else _SLOPE
+    return used
+
+
+@_jit
+def _gate_back(g: Array, h: Array, mask: NDArray[np.int16], used: int, gates: _Gates, layer: int) -> int:
+    """The gradient before ``_gate``, in place, from the one after it; ``h`` is what ``_gate`` gave."""
+    flat, sign = g.ravel(), h.ravel()
+    if gates.dropped[layer]:
+        used -= flat.size
+        bits = mask[used : used + flat.size]
+        slope = _SLOPE if gates.active[layer] else _ONE
+        for i in range(flat.size):
+            kept = gates.scale if bits[i] >= gates.threshold else _ZERO
+            flat[i] *= kept if sign[i] > 0 else kept * slope
+    elif gates.active[layer]:
+        for i in range(flat.size):
+            flat[i] *= _ONE if sign[i] > 0 else _SLOPE
+    return used
+
+
+@_jit
+def _cross_entropy(work: _Work) -> np.float32:
+    """Weighted cross-entropy of the clean logits, their probabilities, and the gradient."""
+    total = _ZERO
+    logits, target, weight = work.clean_logits.ravel(), work.target.ravel(), work.weight.ravel()
+    p, p0, gradient = work.p.ravel(), work.p0.ravel(), work.gradient.ravel()
+    for i in range(logits.size):
+        logit = logits[i]
+        e = _exp(-abs(logit))
+        above = _ONE / (_ONE + e)
+        below = e * above
+        p[i] = above if logit > 0 else below
+        p0[i] = below if logit > 0 else above
+        positive = logit if logit > 0 else _ZERO * logit
+        total += weight[i] * (positive + _log1p(e) - target[i] * logit)
+        gradient[i] = weight[i] * (p[i] - target[i])
+    return total
+
+
+@_jit
+def _divergence(work: _Work, smoothing: np.float32, with_value: bool) -> np.float32:
+    """Weighted KL of the clean outcomes and those of ``work.logits`` (``distributions.kl``), and its gradient."""
+    logits, clean, share = work.logits.ravel(), work.clean_logits.ravel(), work.share.ravel()
+    p, p0, gradient = work.p.ravel(), work.p0.ravel(), work.gradient.ravel()
+    total = _ZERO
+    if smoothing > 0:
+        for i in range(logits.size):
+            e = _exp(-abs(logits[i]))
+            above = _ONE / (_ONE + e)
+            below = e * above
+            q = above if logits[i] > 0 else below
+            q0 = below if logits[i] > 0 else above
+            a, a0 = q + smoothing, q0 + smoothing
+            t = p[i] * p[i] / (a * (p[i] + smoothing * a))
+            t0 = p0[i] * p0[i] / (a0 * (p0[i] + smoothing * a0))
+            gradient[i] = share[i] * q * q0 * (t0 - t)
+        if with_value:
+            for i in range(logits.size):
+                e = _exp(-abs(logits[i]))
+                above = _ONE / (_ONE + e)
+                below = e * above
+                q = above if logits[i] > 0 else below
+                q0 = below if logits[i] > 0 else above
+                one = p[i] * _log(p[i] / (q + smoothing) + smoothing)
+                zero = p0[i] * _log(p0[i] / (q0 + smoothing) + smoothing)
+                total += share[i] * (one + zero) + _ZERO * logits[i]
+        return total
+    for i in range(logits.size):
+        e = _exp(-abs(logits[i]))
+        above = _ONE / (_ONE + e)
+        gradient[i] = share[i] * ((above if logits[i] > 0 else e * above) - p[i])
+    if with_value:
+        for i in range(logits.size):
+            # of two outcomes, the one that the clean pass holds unlikely: then no two large terms cancel
+            flip = clean[i] > 0
+            before, after = (-clean[i], -logits[i]) if flip else (clean[i], logits[i])
+            unlikely = p0[i] if flip else p[i]
+            normaliser = (after if after > 0 else _ZERO * after) + _log1p(_exp(-abs(after)))
+            total += share[i] * (unlikely * (before - after) + normaliser - _log1p(_exp(before)))
+    return total
+
+
+@_jit
+def _adam_step(
+    adam: _Adam, batch: int, r: int, layers: _Layers, gradients: _Layers, means: _Layers, squares: _Layers
+) -> None:
+    for layer in range(len(layers.weight)):
+        weight, bias = layers.weight[layer][r].ravel(), layers.bias[layer][r]
+        weight_mean, weight_square = means.weight[layer][r].ravel(), squares.weight[layer][r].ravel()
+        _update(adam, batch, weight, gradients.weight[layer].ravel(), weight_mean, weight_square)
+        _update(adam, batch, bias, gradients.bias[layer], means.bias[layer][r], squares.bias[layer][r])
+
+
+@_jit
+def _update(adam: _Adam, batch: int, parameter: Array, gradient: Array, mean: Array, square: Array) -> None:
+    step = adam.step + batch + 1
+    rate = np.float32(adam.rate / (1 - adam.beta1**step))
+    correction = np.float32(1 / np.sqrt(1 - adam.beta2**step))
+    new, new_square, eps = np.float32(1 - adam.beta1), np.float32(1 - adam.beta2), np.float32(adam.eps)
+    old_square = np.float32(adam.beta2)
+    for i in range(parameter.size):
+        mean[i] += new * (gradient[i] - mean[i])
+        square[i] = old_square * square[i] + new_square * gradient[i] * gradient[i]
+        parameter[i] -= rate * mean[i] / (np.sqrt(square[i]) * correction + eps)
+
+
+# --- small pieces ---------------------------------------------------------------------------------------
+
+
+@_jit
+def _exp(x: np.float32) -> np.float32:
+    """``exp`` of a number of at most 0, to 2e-7: 2 to a whole power times a polynomial, which vectorises."""
+    x = np.float32(-87) if x < -87 else x
+    whole = np.int32(x * np.float32(1.44269504) - _HALF)
+    f = x - np.float32(whole) * np.float32(0.693147181)
+    tail = _HALF + f * (
+        np.float32(1 / 6) + f * (np.float32(1 / 24) + f * (np.float32(1 / 120) + f * np.float32(1 / 720)))
+    )
+    power = np.int32((whole + np.int32(127)) << np.int32(23)).view(np.float32)
+    return (_ONE + f * (_ONE + f * tail)) * power
+
+
+@_jit
+def _log1p(x: np.float32) -> np.float32:
+    """``log(1 + x)`` of a number in 0..1, as the series of ``2 artanh(x / (2 + x))``."""
+    z = x / (_TWO + x)
+    s = z * z
+    tail = np.float32(1 / 7) + s * (np.float32(1 / 9) + s * (np.float32(1 / 11) + s * np.float32(1 / 13)))
+    return _TWO * z * (_ONE + s * (np.float32(1 / 3) + s * (np.float32(1 / 5) + s * tail)))
+
+
+@_jit
+def _log(x: np.float32) -> np.float32:
+    """``log`` of a positive normal number: its exponent, and the artanh series of its fraction in 0.7..1.4."""
+    bits = np.float32(x).view(np.int32) - np.int32(0x3F3504F3)  # so that the fraction starts at sqrt(1/2)
+    whole = bits >> np.int32(23)
+    m = np.int32((bits & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3)).view(np.float32)
+    z = (m - _ONE) / (m + _ONE)
+    s = z * z
+    tail = np.float32(1 / 3) + s * (np.float32(1 / 5) + s * (np.float32(1 / 7) + s * np.float32(1 / 9)))
+    return np.float32(whole) * np.float32(0.693147181) + _TWO * z * (_ONE + s * tail)
+
+
+@_jit
+def _transpose(rows: Array, out: Array) -> None:
+    for b in range(rows.shape[0]):
+        for i in range(rows.shape[1]):
+            out[i, b] = rows[b, i]
+
+
+@_jit
+def _divide_by_count(weight: Array) -> None:
+    flat = weight.ravel()
+    count = _ZERO
+    for i in range(flat.size):
+        count += _ONE if flat[i] != 0 else _ZERO
+    share = _ONE / max(count, _ONE)
+    for i in range(flat.size):
+        flat[i] *= share
+
+
+@_jit
+def _start(bits: NDArray[np.int16], out: Array, length: Array) -> None:
+    """``uniform`` of the bits, ``[B, d]`` to ``[d, B]``, each row divided by its length."""
+    n_features, n_rows = out.shape
+    for b in range(n_rows):
+        for i in range(n_features):
+            out[i, b] = (np.float32(bits[b * n_features + i]) + _HALF) * np.float32(1 / 65536)
+    _lengths(out, out, _TINY, length)
+    _divide_rows(out, length)
+
+
+@_jit
+def _lengths(a: Array, b: Array, tiny: np.float32, out: Array) -> None:
+    """Root of each column's inner product, which is not below 0 but for rounding, plus ``tiny``."""
+    out[:] = _ZERO
+    for i in range(a.shape[0]):
+        for j in range(out.size):
+            out[j] += a[i, j] * b[i, j]
+    for j in range(out.size):
+        out[j] = np.sqrt(_ZERO if out[j] < 0 else out[j]) + tiny
+
+
+@_jit
+def _divide_rows(a: Array, length: Array) -> None:
+    for i in range(a.shape[0]):
+        for j in range(length.size):
+            a[i, j] /= length[j]
+
+
+@_jit
+def _scale(a: Array, factor: np.float32) -> None:
+    flat = a.ravel()
+    for i in range(flat.size):
+        flat[i] *= factor
+
+
+@_jit
+def _axpy(factor: np.float32, a: Array, b: Array, out: Array) -> None:
+    a, b, out = a.ravel(), b.ravel(), out.ravel()
+    for i in range(out.size):
+        out[i] = factor * a[i] + b[i]
+
+
+@_jit
+def _row_sums(g: Array, out: Array) -> None:
+    for j in range(g.shape[0]):
+        out[j] = g[j].sum()
+
+
+@_jit
+def _add_row_sums(g: Array, out: Array) -> None:
+    for j in range(g.shape[0]):
+        out[j] += g[j].sum()
+
+
+@_jit
+def _affine(w: Array, bias: Array, h: Array, out: Array) -> None:
+    """``w h + bias``."""
+    if min(w.shape) >= _BLAS_FROM:
+        np.dot(w, h, out)
+        for j in range(out.shape[0]):
+            for b in range(out.shape[1]):
+                out[j, b] += bias[j]
+        return
+    for j in range(out.shape[0]):
+        for b in range(out.shape[1]):
+            out[j, b] = bias[j]
+    _accumulate(w, h, out)
+
+
+@_jit
+def _matmul(w: Array, h: Array, out: Array) -> None:
+    """``w h``."""
+    if min(w.shape) >= _BLAS_FROM:
+        np.dot(w, h, out)
+        return
+    out[:] = _ZERO
+    _accumulate(w, h, out)
+
+
+@_jit
+def _add_matmul(w: Array, h: Array, out: Array, room: Array) -> None:
+    """Add ``w h``."""
+    if min(w.shape) >= _BLAS_FROM:
+        product = room.ravel()[: out.size].reshape(out.shape)
+        np.dot(w, h, product)
+        _axpy(_ONE, product, out, out)
+        return
+    _accumulate(w, h, out)
+
+
+@_jit
+def _accumulate(w: Array, h: Array, out: Array) -> None:
+    n_in, n_rows = h.shape
+    whole = n_in - n_in % 4
+    for j in range(out.shape[0]):
+        o = out[j]
+        for i in range(0, whole, 4):
+            w0, w1, w2, w3 = w[j, i], w[j, i + 1], w[j, i + 2], w[j, i + 3]
+            h0, h1, h2, h3 = h[i], h[i + 1], h[i + 2], h[i + 3]
+            for b in range(n_rows):
+                o[b] += w0 * h0[b] + w1 * h1[b] + w2 * h2[b] + w3 * h3[b]
+        for i in range(whole, n_in):
+            w0, h0 = w[j, i], h[i]
+            for b in range(n_rows):
+                o[b] += w0 * h0[b]
+
+
+@_jit
+def _matmul_transposed(w: Array, g: Array, out: Array) -> None:
+    """``w' g``."""
+    if min(w.shape) >= _BLAS_FROM:
+        np.dot(w.T, g, out)
+        return
+    n_out, n_rows = g.shape
+    whole = n_out - n_out % 4
+    out[:] = _ZERO
+    for i in range(out.shape[0]):
+        o = out[i]
+        for j in range(0, whole, 4):
+            w0, w1, w2, w3 = w[j, i], w[j + 1, i], w[j + 2, i], w[j + 3, i]
+            g0, g1, g2, g3 = g[j], g[j + 1], g[j + 2], g[j + 3]
+            for b in range(n_rows):
+                o[b] += w0 * g0[b] + w1 * g1[b] + w2 * g2[b] + w3 * g3[b]
+        for j in range(whole, n_out):
+            w0, g0 = w[j, i], g[j]
+            for b in range(n_rows):
+                o[b] += w0 * g0[b]
+
+
+@_jit
+def _outer(g: Array, h: Array, out: Array) -> None:
+    """``g h'``."""
+    if min(out.shape) >= _BLAS_FROM:
+        np.dot(g, h.T, out)
+        return
+    out[:] = _ZERO
+    _accumulate_outer(g, h, out)
+
+
+@_jit
+def _add_outer(g: Array, h: Array, out: Array, room: Array) -> None:
+    """Add ``g h'``."""
+    if min(out.shape) >= _BLAS_FROM:
+        product = room.ravel()[: out.size].reshape(out.shape)
+        np.dot(g, h.T, product)
+        _axpy(_ONE, product, out, out)
+        return
+    _accumulate_outer(g, h, out)
+
+
+@_jit
+def _accumulate_outer(g: Array, h: Array, out: Array) -> None:
+    for j in range(g.shape[0]):
+        a = g[j]
+        for i in range(h.shape[0]):
+            b = h[i]
+            total = _ZERO
+            for k in range(a.size):
+                total += a[k] * b[k]
+            out[j, i] += total

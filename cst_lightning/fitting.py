@@ -1,0 +1,58 @@
+"""Fitting a module to a log, without a word of Lightning's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from cst_lightning.feedback import Feedback
+from cst_lightning.stacked import StackedModule
+
+
+class LogDataModule(pl.LightningDataModule):
+    """A log of one's own, and where there are any, logged rows held out for early stopping."""
+
+    def __init__(self, train: Feedback, validation: Feedback | None = None) -> None:
+        super().__init__()
+        self.train, self.validation = train, validation
+
+    @override
+    def train_dataloader(self) -> DataLoader[Any]:
+        return whole(self.train)
+
+    @override
+    def val_dataloader(self) -> Any:
+        return whole(self.validation) if self.validation is not None else []
+
+
+def whole(record: Any) -> DataLoader[Any]:
+    """A loader that hands out ``record`` as its one batch."""
+    # batch_size=None hands the one item out as it is; a bare list would be taken for several loaders
+    return DataLoader([record], batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, though not by its type
+
+
+def fit(
+    module: StackedModule, data: pl.LightningDataModule | Feedback, *, max_epochs: int | None = None, **trainer: Any
+) -> None:
+    """Train ``module`` with a quiet Trainer, for as long as its protocol says.
+
+    Args:
+        data: a data module, or a log.
+        max_epochs: by default the protocol's.
+        trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
+    """
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
+    epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
+    data = LogDataModule(data) if isinstance(data, Feedback) else data
+    pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)
