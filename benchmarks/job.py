@@ -62,7 +62,7 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     def fitter(module: StackedModule, data: pl.LightningDataModule, max_epochs: int | None = None) -> None:
         progress.begin(module)
         accelerator = "gpu" if clock.device == "cuda" else "cpu"
-        fit(module, data, max_epochs=max_epochs, accelerator=accelerator, callbacks=[progress])
+        fit(module, data, max_epochs=max_epochs, accelerator=accelerator, callbacks=[progress], barebones=True)
 
     backbone_class = backbones().get(job.backbone)
     stack = backbone_class(data.shape, job.seeds, job.protocol, backbone_class.default_grid(job.protocol))

@@ -436,7 +436,7 @@ def _cvat_passes(
             _divide_rows(work.unit, work.length)
             _divide_rows(work.towards, work.length)
         else:
-            _matmul_transposed(first_weight, work.back[0], work.direction)
+            _matmul(first_weight.T, work.back[0], work.direction)
             _lengths(work.direction, work.direction, tiny, work.length)
             _divide_rows(work.direction, work.length)
             _matmul(first_weight, work.direction, work.towards)
@@ -496,7 +496,7 @@ def _backward(
             _outer(g, h, gradients.weight[layer])
             _row_sums(g, gradients.bias[layer])
         down = work.back[(layer - 1) % 2]
-        _matmul_transposed(layers.weight[layer][r], g, down)
+        _matmul(layers.weight[layer][r].T, g, down)
         g = down
     _gate_back(g, inputs[0], mask, used, gates, 0)
 
@@ -509,7 +509,7 @@ def _input_gradient(layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int
     used = _gate_back(g, g, mask, used, gates, last)
     for layer in range(last, 0, -1):
         down = work.back[(layer - 1) % 2]
-        _matmul_transposed(layers.weight[layer][r], g, down)
+        _matmul(layers.weight[layer][r].T, g, down)
         used = _gate_back(down, work.moved[layer - 1], mask, used, gates, layer - 1)
         g = down
 
@@ -783,41 +783,30 @@ def _add_matmul(w: Array, h: Array, out: Array, room: Array) -> None:
 
 @_jit
 def _accumulate(w: Array, h: Array, out: Array) -> None:
+    # two rows by four columns of w at a time: six loads for eight multiplications
     n_in, n_rows = h.shape
-    whole = n_in - n_in % 4
-    for j in range(out.shape[0]):
-        o = out[j]
-        for i in range(0, whole, 4):
+    n_out = out.shape[0]
+    fours, twos = n_in - n_in % 4, n_out - n_out % 2
+    for j in range(0, twos, 2):
+        o, p = out[j], out[j + 1]
+        for i in range(0, fours, 4):
             w0, w1, w2, w3 = w[j, i], w[j, i + 1], w[j, i + 2], w[j, i + 3]
+            v0, v1, v2, v3 = w[j + 1, i], w[j + 1, i + 1], w[j + 1, i + 2], w[j + 1, i + 3]
             h0, h1, h2, h3 = h[i], h[i + 1], h[i + 2], h[i + 3]
             for b in range(n_rows):
                 o[b] += w0 * h0[b] + w1 * h1[b] + w2 * h2[b] + w3 * h3[b]
-        for i in range(whole, n_in):
+                p[b] += v0 * h0[b] + v1 * h1[b] + v2 * h2[b] + v3 * h3[b]
+        for i in range(fours, n_in):
+            w0, v0, h0 = w[j, i], w[j + 1, i], h[i]
+            for b in range(n_rows):
+                o[b] += w0 * h0[b]
+                p[b] += v0 * h0[b]
+    for j in range(twos, n_out):
+        o = out[j]
+        for i in range(n_in):
             w0, h0 = w[j, i], h[i]
             for b in range(n_rows):
                 o[b] += w0 * h0[b]
-
-
-@_jit
-def _matmul_transposed(w: Array, g: Array, out: Array) -> None:
-    """``w' g``."""
-    if min(w.shape) >= _BLAS_FROM:
-        np.dot(w.T, g, out)
-        return
-    n_out, n_rows = g.shape
-    whole = n_out - n_out % 4
-    out[:] = _ZERO
-    for i in range(out.shape[0]):
-        o = out[i]
-        for j in range(0, whole, 4):
-            w0, w1, w2, w3 = w[j, i], w[j + 1, i], w[j + 2, i], w[j + 3, i]
-            g0, g1, g2, g3 = g[j], g[j + 1], g[j + 2], g[j + 3]
-            for b in range(n_rows):
-                o[b] += w0 * g0[b] + w1 * g1[b] + w2 * g2[b] + w3 * g3[b]
-        for j in range(whole, n_out):
-            w0, g0 = w[j, i], g[j]
-            for b in range(n_rows):
-                o[b] += w0 * g0[b]
 
 
 @_jit
@@ -843,11 +832,24 @@ def _add_outer(g: Array, h: Array, out: Array, room: Array) -> None:
 
 @_jit
 def _accumulate_outer(g: Array, h: Array, out: Array) -> None:
+    n_in, n_rows = h.shape
+    fours = n_in - n_in % 4
     for j in range(g.shape[0]):
         a = g[j]
-        for i in range(h.shape[0]):
-            b = h[i]
-            total = _ZERO
-            for k in range(a.size):
-                total += a[k] * b[k]
-            out[j, i] += total
+        for i in range(0, fours, 4):
+            h0, h1, h2, h3 = h[i], h[i + 1], h[i + 2], h[i + 3]
+            t0 = t1 = t2 = t3 = _ZERO
+            for b in range(n_rows):
+                t0 += a[b] * h0[b]
+                t1 += a[b] * h1[b]
+                t2 += a[b] * h2[b]
+                t3 += a[b] * h3[b]
+            out[j, i] += t0
+            out[j, i + 1] += t1
+            out[j, i + 2] += t2
+            out[j, i + 3] += t3
+        for i in range(fours, n_in):
+            h0, t0 = h[i], _ZERO
+            for b in range(n_rows):
+                t0 += a[b] * h0[b]
+            out[j, i] += t0

@@ -11,6 +11,14 @@ from typing_extensions import override
 from cst_lightning.feedback import Feedback
 from cst_lightning.stacked import StackedModule
 
+_QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
 
 class LogDataModule(pl.LightningDataModule):
     """A log of one's own, and where there are any, logged rows held out for early stopping."""
@@ -43,16 +51,13 @@ def fit(
         data: a data module, or a log.
         max_epochs: by default the protocol's.
         trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
+            Without any, the Trainer is a barebones one: nobody could see what is logged.
     """
-    quiet: dict[str, Any] = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-    }
     epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
     data = LogDataModule(data) if isinstance(data, Feedback) else data
-    pl.Trainer(max_epochs=epochs, **(quiet | trainer)).fit(module, datamodule=data)
+    arguments: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1} | trainer
+    if not trainer:
+        arguments["barebones"] = True
+    if not arguments.get("barebones"):
+        arguments = _QUIET | arguments
+    pl.Trainer(**arguments).fit(module, datamodule=data)

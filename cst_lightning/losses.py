@@ -113,7 +113,7 @@ def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalis
     """Biased Hilbert-Schmidt independence criterion of two samples; ``[R, B, dx]``, ``[R, B, dy]`` to ``[R]``.
 
     The appendix's four-index sum equals ``tr(K H L H) / B^2`` with ``H`` the centring matrix, so it
-    takes ``O(B^2)`` time and memory; it is never negative but for rounding.
+    takes ``O(B^2)`` time and memory (``O(B)`` for a linear kernel); it is never negative but for rounding.
 
     Args:
         kernel: ``linear`` (inner product) or ``rbf`` (``exp(-|u - v|^2 / sigma^2)``).
@@ -121,11 +121,17 @@ def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalis
         normalised: divide by ``sqrt(HSIC(x, x) HSIC(y, y))``, so that the value lies in 0..1 and
             does not depend on the scale of the embedding; 0 where a sample is constant.
     """
-    k, centred = (_centred(_gram(sample, kernel, bandwidth)) for sample in (x, y))
-    value = (k * centred).mean((1, 2))
+    if kernel == "linear":
+        # centred, the Gram matrices are u u' and v v', and the trace of their product is |u'v|^2
+        u, v = (sample - sample.mean(1, keepdim=True) for sample in (x, y))
+        product = _mean_of_products
+    else:
+        u, v = (_centred(_gram(sample, bandwidth)) for sample in (x, y))
+        product = _mean_of_entries
+    value = product(u, v)
     if not normalised:
         return value
-    scale = (k * k).mean((1, 2)) * (centred * centred).mean((1, 2))
+    scale = product(u, u) * product(v, v)
     constant = scale < 1e-12
     return torch.where(constant, 0 * value, value / torch.where(constant, torch.ones_like(scale), scale).sqrt())
 
@@ -140,10 +146,16 @@ def mean_objective(logits: Tensor, target: Tensor, counted: Tensor) -> Tensor:
     return (cross_entropy(logits, target) * counted).sum((1, 2)) / logits.shape[1]
 
 
-def _gram(sample: Tensor, kernel: str, bandwidth: float | None) -> Tensor:
+def _mean_of_products(u: Tensor, v: Tensor) -> Tensor:
+    return (u.transpose(1, 2) @ v).square().sum((1, 2)) / u.shape[1] ** 2
+
+
+def _mean_of_entries(u: Tensor, v: Tensor) -> Tensor:
+    return (u * v).mean((1, 2))
+
+
+def _gram(sample: Tensor, bandwidth: float | None) -> Tensor:
     products = sample @ sample.transpose(1, 2)
-    if kernel == "linear":
-        return products
     norms = torch.diagonal(products, dim1=1, dim2=2)
     squared = (norms[:, :, None] + norms[:, None, :] - 2 * products).clamp(min=0)
     if bandwidth is not None:

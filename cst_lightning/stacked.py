@@ -300,7 +300,8 @@ class StackedModule(pl.LightningModule):
         epoch = self._compiled_epoch if self.engine == "compiled" else self._autograd_epoch
         loss = epoch(feedback, order, bounds, optimizer) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
-        self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
+        if not self.trainer.barebones:
+            self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
 
     @override
     def on_validation_epoch_start(self) -> None:
@@ -311,7 +312,8 @@ class StackedModule(pl.LightningModule):
         feedback = self._aligned(feedback)
         action, outcome = self.repeat(feedback.action), self.repeat(feedback.outcome)
         self.validation_nll = factual_nll(self.logits(feedback.x), action, outcome)
-        self.log("val_nll", self.validation_nll.mean(), batch_size=feedback.n_rows)
+        if not self.trainer.barebones:
+            self.log("val_nll", self.validation_nll.mean(), batch_size=feedback.n_rows)
 
     @override
     def test_step(self, potential: PotentialOutcomes, batch_idx: int) -> None:

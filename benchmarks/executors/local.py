@@ -56,13 +56,8 @@ def run_local(
 
     On an exception here (Ctrl-C above all) the workers are ended before it goes on.
     """
-    # a fork of a process that imported numerical libraries is safe on Linux alone
-    method = "forkserver" if sys.platform == "linux" else "spawn"
-    context = multiprocessing.get_context(method)
     waiting, running = list(jobs), list[_Running]()
-    with _environment({**_ONE_THREAD, **_KEEP_MEMORY}):
-        if method == "forkserver":
-            context.set_forkserver_preload(["__main__", "benchmarks.job"])  # imports once what every worker needs
+    with worker_context() as context:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
@@ -156,12 +151,18 @@ def _no_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """``values`` in the environment that workers start with, back to what it was afterwards."""
+def worker_context() -> Iterator[multiprocessing.context.BaseContext]:
+    """How workers start: from a server that has the imports, with one thread each and memory that they keep."""
+    # a fork of a process that imported numerical libraries is safe on Linux alone
+    method = "forkserver" if sys.platform == "linux" else "spawn"
+    context = multiprocessing.get_context(method)
+    values = {**_ONE_THREAD, **_KEEP_MEMORY}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
-        yield
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", "benchmarks.job"])
+        yield context
     finally:
         for name, value in before.items():
             if value is None:

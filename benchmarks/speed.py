@@ -1,0 +1,397 @@
+"""What a training step costs: ``python -m benchmarks.speed`` measures it beside a plain loop, in one run.
+
+A case is one training (``what``) of one problem (``shape``), width and number of replicates ``R``. Each runs in a
+process of its own, on one thread, in turn with the plain loop (``plain_loop.py``) and with a large matrix
+product; times are medians over epochs, whole: Lightning, callbacks and snapshots included.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+import matplotlib as mpl
+import pytorch_lightning as pl
+import torch
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from rich.table import Table
+from typing_extensions import override
+
+from benchmarks.executors.local import worker_context
+from benchmarks.job import quiet
+from benchmarks.plain_loop import PlainNetwork, train_epoch
+from cst_lightning import compiled, stacked
+from cst_lightning.backbones.direct_method import DirectMethod
+from cst_lightning.backbones.hsic import HSIC
+from cst_lightning.feedback import Feedback, Shape
+from cst_lightning.fitting import fit
+from cst_lightning.losses import observed_entries
+from cst_lightning.protocols import RELEASED, WRITTEN, Protocol
+from cst_lightning.self_training import SelfTraining
+from cst_lightning.stacked import StackedModule
+from cst_lightning.streams import Bits
+
+What = Literal["dm", "hsic", "pl", "cvat"]
+
+#: rows, features, actions
+SHAPES = {"D1": (1000, 50, 5), "scene": (1203, 294, 6), "yeast": (1208, 103, 14)}
+#: forward passes' worth of arithmetic of a step: a pass back to the weights counts two, one to the input one
+PASSES = {"dm": 3, "hsic": 3, "pl": 3, "cvat": 12}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training to measure."""
+
+    what: What
+    shape: str
+    sizes: tuple[int, int, int]  # rows, features, actions
+    hidden: int
+    n_replicates: int
+    batch_size: int = 64
+    with_loop: bool = True
+    seconds: float = 1.0  # of each of three turns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a case costs; times are of one core."""
+
+    what: str
+    shape: str
+    hidden: int
+    R: int  # the name that the field's tables use
+    engine: str
+    cpu_ms_per_replicate_step: float
+    wall_ms_per_replicate_step: float
+    replicate_steps_per_s: float
+    loop_cpu_ms: float | None  # a step of the plain loop
+    ratio_to_loop: float | None
+    gflops: float
+    matmul_gflops: float
+    share_of_matmul_rate: float
+    share_of_bookkeeping: float | None  # time outside the compiled code and the drawing of random bits
+    peak_mib: float
+
+
+def cases(quick: bool) -> list[Case]:
+    """The cases of a quick or a full run."""
+    whats: tuple[What, ...] = ("dm", "hsic", "pl", "cvat")
+    if quick:
+        grid = [("D1", hidden, n) for hidden in (8, 128) for n in (1, 25)]
+        found = [Case(what, s, SHAPES[s], hidden, n, seconds=0.4) for what in whats for s, hidden, n in grid]
+        return [*found, Case("hsic", "B=2048", (4096, 50, 5), 128, 5, 2048, with_loop=False, seconds=0.4)]
+    grid = [(shape, hidden, n) for shape in SHAPES for hidden in (8, 128) for n in (1, 5, 25, 125)]
+    found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
+    return found + _growth()
+
+
+def _growth() -> list[Case]:
+    """One size varied at a time, from D1."""
+    found = []
+    rows, d, k = SHAPES["D1"]
+    for hidden in (8, 128):
+        changed = [(f"N={n}", (n, d, k)) for n in (1_000, 10_000, 100_000)]
+        changed += [(f"d={n}", (rows, n, k)) for n in (10, 50, 250, 1_000)]
+        changed += [(f"K={n}", (rows, d, n)) for n in (2, 5, 20, 100)]
+        found += [Case("cvat", name, sizes, hidden, 5, with_loop=False) for name, sizes in changed]
+    found += [Case("cvat", f"h={h}", SHAPES["D1"], h, 5, with_loop=False) for h in (8, 32, 128, 512)]
+    found += [Case("hsic", f"N={n}", (n, d, k), 128, 5, with_loop=False) for n in (1_000, 10_000, 100_000)]
+    return [*found, Case("hsic", "B=2048", (4096, d, k), 128, 5, 2048, with_loop=False)]
+
+
+def measure(case: Case) -> Measured:
+    """Measure ``case`` in this process, which it leaves with one thread."""
+    quiet()
+    torch.set_num_threads(1)
+    module, log = _module(case)
+    loop, matmul = _loop(case, log), _matmul()
+    matmul(0.2)
+    ours, plain, rates = _Epochs(), list[float](), list[float]()
+    with ours.inside():
+        fit(module, log, max_epochs=2)  # compiles, or loads what was compiled
+        ours.clear()
+        for _ in range(3):
+            fit(module, log, max_epochs=1_000_000, callbacks=[_until(case.seconds), ours], barebones=True)
+            plain += loop(case.seconds) if case.with_loop else []
+            rates += matmul(0.2)
+    n_steps = -(-case.sizes[0] // case.batch_size)
+    cpu, wall = (statistics.median(times) / n_steps / case.n_replicates for times in (ours.cpu, ours.wall))
+    rate = statistics.median(rates)
+    flops = 2 * case.batch_size * _weights(case) * PASSES[case.what]
+    loop_cpu = statistics.median(plain) / n_steps if plain else None
+    engine = getattr(module, "engine", "")
+    return Measured(
+        what=case.what,
+        shape=case.shape,
+        hidden=case.hidden,
+        R=case.n_replicates,
+        engine=engine,
+        cpu_ms_per_replicate_step=1e3 * cpu,
+        wall_ms_per_replicate_step=1e3 * wall,
+        replicate_steps_per_s=1 / wall,
+        loop_cpu_ms=1e3 * loop_cpu if loop_cpu else None,
+        ratio_to_loop=loop_cpu / cpu if loop_cpu else None,
+        gflops=flops / cpu / 1e9,
+        matmul_gflops=rate / 1e9,
+        share_of_matmul_rate=flops / cpu / rate,
+        share_of_bookkeeping=1 - sum(ours.engine) / sum(ours.cpu) if engine == "compiled" else None,
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
+    )
+
+
+def protocol_of(case: Case) -> Protocol:
+    """Five layers at width 8, as the released code has CST; else three, as the paper's text. Labels once a round."""
+    base = RELEASED if case.hidden == 8 else WRITTEN
+    return base.replace(
+        name="speed",
+        hidden=case.hidden,
+        hidden_cst=case.hidden,
+        stopping="fixed",
+        reduction="mean",
+        teacher_dropout=False,
+        drop_median=False,
+        hsic_kernel="linear",
+        hsic_bandwidth=None,
+        batch_size=case.batch_size,
+    )
+
+
+def _module(case: Case) -> tuple[StackedModule, Feedback]:
+    rows, d, k = case.sizes
+    # PL and the backbones have one replicate a seed, CVAT one a weight of five seeds at most
+    n_seeds = min(5, case.n_replicates) if case.what == "cvat" else case.n_replicates
+    source = torch.Generator().manual_seed(0)
+    log = Feedback(
+        torch.randn(n_seeds, rows, d, generator=source),
+        torch.arange(rows).remainder(k).expand(n_seeds, -1),
+        torch.randint(2, (n_seeds, rows), generator=source),
+        k,
+    )
+    shape, seeds, protocol = Shape(d, k), range(n_seeds), protocol_of(case)
+    if case.what == "dm":
+        return DirectMethod(shape, seeds, protocol), log
+    if case.what == "hsic":
+        return HSIC(shape, seeds, protocol, [0.01]), log
+    weights = [0.0] if case.what == "pl" else [0.1 * (i + 1) for i in range(case.n_replicates // n_seeds)]
+    student = SelfTraining(shape, seeds, protocol, weights, stage=1)
+    student.teach(DirectMethod(shape, seeds, protocol))
+    return student, log
+
+
+def _loop(case: Case, log: Feedback) -> Callable[[float], list[float]]:
+    """The plain loop on the first replicate's log; called with seconds, it returns the CPU seconds of its epochs."""
+    protocol = protocol_of(case)
+    model = PlainNetwork(log.shape, case.hidden, protocol.architecture, protocol.dropout)
+    optimizer = torch.optim.Adam(model.parameters(), lr=protocol.learning_rate)
+    x, action = log.x[0], log.action[0]
+    target, weight = (tensor[0] for tensor in observed_entries(log.row_range(0, log.n_rows)))
+    target = target[..., 0].contiguous()
+    weight = torch.ones_like(weight) if case.what in ("pl", "cvat") else weight
+    weights = {"cvat_weight": 1.0} if case.what == "cvat" else {"hsic_weight": 0.01} if case.what == "hsic" else {}
+
+    def run(seconds: float) -> list[float]:
+        return _times(seconds, lambda: train_epoch(model, optimizer, x, target, weight, action, protocol, **weights))
+
+    return run
+
+
+def _matmul() -> Callable[[float], list[float]]:
+    """Called with seconds, it returns the rates (operations a CPU second) of large products."""
+    a, b = torch.randn(2, 512, 512)
+    return lambda seconds: [2 * 512**3 / t for t in _times(seconds, lambda: torch.mm(a, b))]
+
+
+def _times(seconds: float, step: Callable[[], Any]) -> list[float]:
+    times, end = list[float](), time.monotonic() + seconds
+    while not times or time.monotonic() < end:
+        start = time.process_time()
+        step()
+        times.append(time.process_time() - start)
+    return times
+
+
+class _Epochs(pl.Callback):
+    """CPU and wall seconds of each epoch, start to start, and those in the compiled code and the random bits."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.cpu, self.wall, self.engine = list[float](), list[float](), list[float]()
+        self._engine = self._last = self._last_wall = 0.0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Count the time in the compiled code and the drawing of random bits while this context lasts."""
+
+        def timed(work: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                start = time.process_time()
+                try:
+                    return work(*args, **kwargs)
+                finally:
+                    self._engine += time.process_time() - start
+
+            return run
+
+        with (
+            patch.object(stacked, "train_compiled", timed(compiled.train)),
+            patch.object(Bits, "take", timed(Bits.take)),
+        ):
+            yield
+
+    @override
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        now, wall = time.process_time(), time.monotonic()
+        if trainer.current_epoch > 1:  # a Trainer's first epoch sets things up
+            self.cpu.append(now - self._last)
+            self.wall.append(wall - self._last_wall)
+            self.engine.append(self._engine)
+        self._last, self._last_wall, self._engine = now, wall, 0.0
+
+
+def _until(seconds: float) -> pl.Callback:
+    end = time.monotonic() + seconds
+
+    class Until(pl.Callback):
+        @override
+        def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            trainer.should_stop = time.monotonic() > end and trainer.current_epoch > 2
+
+    return Until()
+
+
+def _weights(case: Case) -> int:
+    _, d, k = case.sizes
+    inner = 3 if protocol_of(case).architecture == "released" else 1
+    return d * case.hidden + inner * case.hidden**2 + case.hidden * k
+
+
+def run(wanted: Sequence[Case]) -> Iterator[Measured]:
+    """Measure each case in a process of its own."""
+    with worker_context() as context:
+        for case in wanted:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, case))  # type: ignore[attr-defined]
+            process.start()
+            theirs.close()
+            try:
+                yield ours.recv()
+            except EOFError as error:
+                raise RuntimeError(f"measuring {case} died") from error
+            finally:
+                process.join()
+
+
+def _work(connection: Connection, case: Case) -> None:
+    connection.send(measure(case))
+
+
+def table_of(measured: Sequence[Measured]) -> list[list[str]]:
+    """Rows of text, the header first."""
+    header = ["what", "shape", "hidden", "R", "engine", "CPU ms", "loop / ours", "GFLOP/s", "of matmul", "books", "MiB"]
+    rows = [header]
+    for m in measured:
+        ratio = "" if m.ratio_to_loop is None else f"{m.ratio_to_loop:.1f}"
+        bookkeeping = "" if m.share_of_bookkeeping is None else f"{m.share_of_bookkeeping:.0%}"
+        numbers = [f"{m.cpu_ms_per_replicate_step:.4f}", ratio, f"{m.gflops:.1f}", f"{m.share_of_matmul_rate:.0%}"]
+        rows.append([m.what, m.shape, str(m.hidden), str(m.R), m.engine, *numbers, bookkeeping, f"{m.peak_mib:.0f}"])
+    return rows
+
+
+def machine() -> str:
+    """The machine, in words."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        name = models[0] if models else name
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {capability}, one thread; torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def plot(measured: Sequence[Measured], path: Path) -> None:
+    """Cost of a replicate-step over R, the plain loop beside it, for D1; and how CVAT's grows with each size."""
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    colours = {"dm": "#0072b2", "hsic": "#cc79a7", "pl": "#009e73", "cvat": "#d55e00"}
+    markers = {"dm": "o", "hsic": "D", "pl": "s", "cvat": "^"}
+    growth = [m for m in measured if "=" in m.shape and m.what == "cvat"]
+    figure, axes = plt.subplots(1, 3 if growth else 2, figsize=(14 if growth else 9.5, 4.2), layout="constrained")
+    for axis, hidden in zip(axes, (8, 128), strict=False):
+        for what in colours:
+            mine = [m for m in measured if (m.what, m.hidden, m.shape) == (what, hidden, "D1")]
+            label = {"dm": "DM", "hsic": "HSIC", "pl": "PL", "cvat": "PL + CVAT"}[what]
+            ours = [m.cpu_ms_per_replicate_step for m in mine]
+            axis.plot([m.R for m in mine], ours, color=colours[what], marker=markers[what], label=label)
+            loop = [m.loop_cpu_ms or 0.0 for m in mine]
+            axis.plot([m.R for m in mine], loop, color=colours[what], marker=markers[what], ls=":", mfc="none")
+        axis.set(xscale="log", yscale="log", xlabel="replicates R", ylabel="CPU ms a replicate-step")
+        axis.set_title(f"D1, width {hidden} (dotted: plain loop)")
+        axis.set_xticks([1, 5, 25, 125], ["1", "5", "25", "125"])
+        axis.legend(fontsize="small")
+    if growth:
+        for letter, style in (("N", "-"), ("d", "--"), ("K", ":"), ("h", "-.")):
+            for hidden, colour in ((8, "#0072b2"), (128, "#d55e00"), (0, "#000000")):
+                mine = [m for m in growth if m.shape[0] == letter and (letter == "h") == (hidden == 0)]
+                mine = [m for m in mine if hidden in (0, m.hidden)]
+                if mine:
+                    sizes = [int(m.shape.split("=")[1]) for m in mine]
+                    costs = [m.cpu_ms_per_replicate_step for m in mine]
+                    name = {"N": "rows N", "d": "features d", "K": "actions K", "h": "width h"}[letter]
+                    label = name if not hidden else f"{name}, width {hidden}"
+                    axes[2].plot(sizes, costs, ls=style, color=colour, marker=".", label=label)
+        axes[2].set(xscale="log", yscale="log", xlabel="size", title="PL + CVAT as one size grows (R = 5)")
+        axes[2].legend(fontsize="x-small")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="D1 at R = 1 and 25 alone; under two minutes")
+    parser.add_argument("--json", type=Path | None, default=None, help="write every figure as rows to this file")
+    parser.add_argument("--out", type=Path | None, default=None, help="write speed.json, speed.md and speed.png there")
+    options = parser.parse_args(arguments)
+    console = Console()
+    measured = []
+    for one in run(cases(options.quick)):
+        measured.append(one)
+        ratio = "" if one.ratio_to_loop is None else f", {one.ratio_to_loop:.1f} times less than the loop"
+        console.print(
+            f"{one.what} {one.shape} hidden {one.hidden} R {one.R}: {one.cpu_ms_per_replicate_step:.4f} ms{ratio}",
+            highlight=False,
+        )
+    rows = table_of(measured)
+    table = Table(*rows[0], title=machine(), title_justify="left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
+    for path in filter(None, [options.json, options.out and options.out / "speed.json"]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+    if options.out:
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        text = f"# Speed\n\nOn {machine()}.\n\n" + "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
+        (options.out / "speed.md").write_text(text)
+        plot(measured, options.out / "speed.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
