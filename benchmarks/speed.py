@@ -62,7 +62,8 @@ class Case:
     n_replicates: int
     batch_size: int = 64
     with_loop: bool = True
-    seconds: float = 1.0  # of each of three turns
+    seconds: float = 0.4  # of each of three turns
+    device: Literal["cpu", "cuda"] = "cpu"
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,16 @@ class Measured:
     peak_mib: float
 
 
-def cases(quick: bool) -> list[Case]:
-    """The cases of a quick or a full run."""
+def cases(quick: bool, device: Literal["cpu", "cuda"]) -> list[Case]:
+    """The cases of a quick or a full run; on a GPU, stacks of up to 625 of the shape of D1."""
     whats: tuple[What, ...] = ("dm", "hsic", "pl", "cvat")
+    if device == "cuda":
+        grid = [("D1", hidden, n) for hidden in (8, 128) for n in ((25,) if quick else (5, 25, 125, 625))]
+        return [Case(what, s, SHAPES[s], hidden, n, device=device) for what in whats for s, hidden, n in grid]
     if quick:
         grid = [("D1", hidden, n) for hidden in (8, 128) for n in (1, 25)]
-        found = [Case(what, s, SHAPES[s], hidden, n, seconds=0.4) for what in whats for s, hidden, n in grid]
-        return [*found, Case("hsic", "B=2048", (4096, 50, 5), 128, 5, 2048, with_loop=False, seconds=0.4)]
+        found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
+        return [*found, Case("hsic", "B=2048", (4096, 50, 5), 128, 5, 2048, with_loop=False)]
     grid = [(shape, hidden, n) for shape in SHAPES for hidden in (8, 128) for n in (1, 5, 25, 125)]
     found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
     return found + _growth()
@@ -117,20 +121,23 @@ def measure(case: Case) -> Measured:
     quiet()
     torch.set_num_threads(1)
     module, log = _module(case)
-    loop, matmul = _loop(case, log), _matmul()
+    loop, matmul = _loop(case, log), _matmul(case.device)
     matmul(0.2)
     ours, plain, rates = _Epochs(), list[float](), list[float]()
+    accelerator = "gpu" if case.device == "cuda" else "cpu"
     with ours.inside():
-        fit(module, log, max_epochs=2)  # compiles, or loads what was compiled
+        fit(module, log, max_epochs=2, accelerator=accelerator)  # compiles, or loads what was compiled
         ours.clear()
         for _ in range(3):
-            fit(module, log, max_epochs=1_000_000, callbacks=[_until(case.seconds), ours], barebones=True)
+            callbacks = [_until(case.seconds), ours]
+            fit(module, log, max_epochs=1_000_000, accelerator=accelerator, callbacks=callbacks, barebones=True)
             plain += loop(case.seconds) if case.with_loop else []
             rates += matmul(0.2)
     n_steps = -(-case.sizes[0] // case.batch_size)
     cpu, wall = (statistics.median(times) / n_steps / case.n_replicates for times in (ours.cpu, ours.wall))
     rate = statistics.median(rates)
     flops = 2 * case.batch_size * _weights(case) * PASSES[case.what]
+    seconds = wall if case.device == "cuda" else cpu
     loop_cpu = statistics.median(plain) / n_steps if plain else None
     engine = getattr(module, "engine", "")
     return Measured(
@@ -143,10 +150,10 @@ def measure(case: Case) -> Measured:
         wall_ms_per_replicate_step=1e3 * wall,
         replicate_steps_per_s=1 / wall,
         loop_cpu_ms=1e3 * loop_cpu if loop_cpu else None,
-        ratio_to_loop=loop_cpu / cpu if loop_cpu else None,
-        gflops=flops / cpu / 1e9,
+        ratio_to_loop=loop_cpu / seconds if loop_cpu else None,
+        gflops=flops / seconds / 1e9,
         matmul_gflops=rate / 1e9,
-        share_of_matmul_rate=flops / cpu / rate,
+        share_of_matmul_rate=flops / seconds / rate,
         share_of_bookkeeping=1 - sum(ours.engine) / sum(ours.cpu) if engine == "compiled" else None,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
     )
@@ -208,18 +215,26 @@ def _loop(case: Case, log: Feedback) -> Callable[[float], list[float]]:
     return run
 
 
-def _matmul() -> Callable[[float], list[float]]:
-    """Called with seconds, it returns the rates (operations a CPU second) of large products."""
-    a, b = torch.randn(2, 512, 512)
-    return lambda seconds: [2 * 512**3 / t for t in _times(seconds, lambda: torch.mm(a, b))]
+def _matmul(device: str) -> Callable[[float], list[float]]:
+    """Called with seconds, it returns the rates (operations a second) of large products."""
+    n = 4096 if device == "cuda" else 512
+    a, b = torch.randn(2, n, n, device=device)
+
+    def product() -> None:
+        torch.mm(a, b)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    clock = time.monotonic if device == "cuda" else time.process_time
+    return lambda seconds: [2 * n**3 / t for t in _times(seconds, product, clock)]
 
 
-def _times(seconds: float, step: Callable[[], Any]) -> list[float]:
+def _times(seconds: float, step: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> list[float]:
     times, end = list[float](), time.monotonic() + seconds
     while not times or time.monotonic() < end:
-        start = time.process_time()
+        start = clock()
         step()
-        times.append(time.process_time() - start)
+        times.append(clock() - start)
     return times
 
 
@@ -255,6 +270,8 @@ class _Epochs(pl.Callback):
 
     @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if pl_module.device.type == "cuda":
+            torch.cuda.synchronize()
         now, wall = time.process_time(), time.monotonic()
         if trainer.current_epoch > 1:  # a Trainer's first epoch sets things up
             self.cpu.append(now - self._last)
@@ -302,7 +319,7 @@ def _work(connection: Connection, case: Case) -> None:
 
 def table_of(measured: Sequence[Measured]) -> list[list[str]]:
     """Rows of text, the header first."""
-    header = ["what", "shape", "hidden", "R", "engine", "CPU ms", "loop / ours", "GFLOP/s", "of matmul", "books", "MiB"]
+    header = ["what", "shape", "hidden", "R", "engine", "ms", "loop / ours", "GFLOP/s", "of matmul", "books", "MiB"]
     rows = [header]
     for m in measured:
         ratio = "" if m.ratio_to_loop is None else f"{m.ratio_to_loop:.1f}"
@@ -312,8 +329,10 @@ def table_of(measured: Sequence[Measured]) -> list[list[str]]:
     return rows
 
 
-def machine() -> str:
+def machine(device: str) -> str:
     """The machine, in words."""
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}; torch {torch.__version__}, Python {platform.python_version()}"
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -328,49 +347,60 @@ def plot(measured: Sequence[Measured], path: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    colours = {"dm": "#0072b2", "hsic": "#cc79a7", "pl": "#009e73", "cvat": "#d55e00"}
-    markers = {"dm": "o", "hsic": "D", "pl": "s", "cvat": "^"}
+    widths = sorted({m.hidden for m in measured if m.shape == "D1"})
     growth = [m for m in measured if "=" in m.shape and m.what == "cvat"]
-    figure, axes = plt.subplots(1, 3 if growth else 2, figsize=(14 if growth else 9.5, 4.2), layout="constrained")
-    for axis, hidden in zip(axes, (8, 128), strict=False):
-        for what in colours:
-            mine = [m for m in measured if (m.what, m.hidden, m.shape) == (what, hidden, "D1")]
-            label = {"dm": "DM", "hsic": "HSIC", "pl": "PL", "cvat": "PL + CVAT"}[what]
-            ours = [m.cpu_ms_per_replicate_step for m in mine]
-            axis.plot([m.R for m in mine], ours, color=colours[what], marker=markers[what], label=label)
-            loop = [m.loop_cpu_ms or 0.0 for m in mine]
-            axis.plot([m.R for m in mine], loop, color=colours[what], marker=markers[what], ls=":", mfc="none")
-        axis.set(xscale="log", yscale="log", xlabel="replicates R", ylabel="CPU ms a replicate-step")
+    n_panels = len(widths) + bool(growth)
+    figure, axes = plt.subplots(1, n_panels, figsize=(4.7 * n_panels, 4.2), layout="constrained", squeeze=False)
+    for axis, hidden in zip(axes[0], widths, strict=False):
+        _plot_stacks(axis, [m for m in measured if (m.shape, m.hidden) == ("D1", hidden)])
         axis.set_title(f"D1, width {hidden} (dotted: plain loop)")
-        axis.set_xticks([1, 5, 25, 125], ["1", "5", "25", "125"])
-        axis.legend(fontsize="small")
     if growth:
-        for letter, style in (("N", "-"), ("d", "--"), ("K", ":"), ("h", "-.")):
-            for hidden, colour in ((8, "#0072b2"), (128, "#d55e00"), (0, "#000000")):
-                mine = [m for m in growth if m.shape[0] == letter and (letter == "h") == (hidden == 0)]
-                mine = [m for m in mine if hidden in (0, m.hidden)]
-                if mine:
-                    sizes = [int(m.shape.split("=")[1]) for m in mine]
-                    costs = [m.cpu_ms_per_replicate_step for m in mine]
-                    name = {"N": "rows N", "d": "features d", "K": "actions K", "h": "width h"}[letter]
-                    label = name if not hidden else f"{name}, width {hidden}"
-                    axes[2].plot(sizes, costs, ls=style, color=colour, marker=".", label=label)
-        axes[2].set(xscale="log", yscale="log", xlabel="size", title="PL + CVAT as one size grows (R = 5)")
-        axes[2].legend(fontsize="x-small")
+        _plot_growth(axes[0][-1], growth)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _plot_stacks(axis: Any, measured: Sequence[Measured]) -> None:
+    # colour-blind safe colours, and markers besides
+    kinds = (("dm", "DM", "#0072b2", "o"), ("hsic", "HSIC", "#cc79a7", "D"), ("pl", "PL", "#009e73", "s"))
+    for what, label, colour, marker in (*kinds, ("cvat", "PL + CVAT", "#d55e00", "^")):
+        mine = [m for m in measured if m.what == what]
+        if mine:
+            sizes, costs = [m.R for m in mine], [m.cpu_ms_per_replicate_step for m in mine]
+            axis.plot(sizes, costs, label=label, color=colour, marker=marker)
+            axis.plot(sizes, [m.loop_cpu_ms for m in mine], ls=":", mfc="none", color=colour, marker=marker)
+    axis.set(xscale="log", yscale="log", xlabel="replicates R", ylabel="CPU ms a replicate-step")
+    axis.set_xticks([1, 5, 25, 125], ["1", "5", "25", "125"])
+    axis.legend(fontsize="small")
+
+
+def _plot_growth(axis: Any, measured: Sequence[Measured]) -> None:
+    names = {"N": ("rows N", "-"), "d": ("features d", "--"), "K": ("actions K", ":"), "h": ("width h", "-.")}
+    for letter, (name, style) in names.items():
+        for hidden, colour in ((8, "#0072b2"), (128, "#d55e00"), (None, "#000000")):
+            mine = [m for m in measured if m.shape[0] == letter and (hidden or m.hidden) == m.hidden]
+            if not mine or (hidden is None) != (letter == "h"):
+                continue
+            label = name if hidden is None else f"{name}, width {hidden}"
+            sizes, costs = [int(m.shape[2:]) for m in mine], [m.cpu_ms_per_replicate_step for m in mine]
+            axis.plot(sizes, costs, ls=style, color=colour, marker=".", label=label)
+    axis.set(xscale="log", yscale="log", xlabel="size", title="PL + CVAT as one size grows (R = 5)")
+    axis.legend(fontsize="x-small")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="D1 at R = 1 and 25 alone; under two minutes")
+    parser.add_argument("--device", type=Literal["cpu", "cuda"], default="cpu", help="where ours trains; default cpu")
     parser.add_argument("--json", type=Path | None, default=None, help="write every figure as rows to this file")
     parser.add_argument("--out", type=Path | None, default=None, help="write speed.json, speed.md and speed.png there")
     options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: this machine has no CUDA device")
     console = Console()
     measured = []
-    for one in run(cases(options.quick)):
+    for one in run(cases(options.quick, options.device)):
         measured.append(one)
         ratio = "" if one.ratio_to_loop is None else f", {one.ratio_to_loop:.1f} times less than the loop"
         console.print(
@@ -378,16 +408,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             highlight=False,
         )
     rows = table_of(measured)
-    table = Table(*rows[0], title=machine(), title_justify="left")
+    table = Table(box=None, title=machine(options.device), title_justify="left", pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, no_wrap=True)
     for row in rows[1:]:
         table.add_row(*row)
-    console.print(table)
+    Console(width=max(console.width, 120)).print(table)
     for path in filter(None, [options.json, options.out and options.out / "speed.json"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
     if options.out:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
-        text = f"# Speed\n\nOn {machine()}.\n\n" + "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
+        text = (
+            f"# Speed\n\nOn {machine(options.device)}.\n\n"
+            + "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+            + "\n"
+        )
         (options.out / "speed.md").write_text(text)
         plot(measured, options.out / "speed.png")
     return 0

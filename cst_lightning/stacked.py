@@ -23,7 +23,7 @@ from cst_lightning.metrics import evaluate
 from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.stopping import ReplicateStopping
-from cst_lightning.streams import Bits, generator, row_order, whole_words
+from cst_lightning.streams import Bits, generator, row_order, to_device, whole_words
 
 _EVALUATION_ROWS = 2048
 _CHUNK_BITS = 1 << 24  # random 16-bit integers that a call of the compiled code may take, all seeds together
@@ -292,7 +292,7 @@ class StackedModule(pl.LightningModule):
             self.prepare(feedback)
             self._prepared = True
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
-        order = row_order(self._order, feedback.n_rows).to(self.device) if self.protocol.shuffle else None
+        order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         self.new_epoch(feedback, order, bounds)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -348,6 +348,9 @@ class StackedModule(pl.LightningModule):
                 "allowed is one log for all seeds, or one for each"
             )
         return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
+
+    def _row_order(self, n_rows: int) -> Tensor:
+        return to_device(row_order(self._order, n_rows), self.device)
 
     def _autograd_epoch(
         self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer

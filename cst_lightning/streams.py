@@ -42,7 +42,7 @@ class Bits:
         if wanted > self._left.shape[1]:
             n_words = max((wanted - self._left.shape[1]) // 4, self._ahead)
             words = np.stack([source.random_raw(n_words) for source in self._sources])
-            fresh = torch.from_numpy(words.view(np.int16)).to(self._device)
+            fresh = to_device(torch.from_numpy(words.view(np.int16)), self._device)
             self._left = torch.cat([self._left, fresh], 1) if self._left.shape[1] else fresh
         taken, self._left = self._left[:, :n], self._left[:, wanted:]
         return taken
@@ -57,6 +57,11 @@ class Bits:
         for source, words in zip(self._sources, state["words"], strict=True):
             source.state = source.state | {"state": {"state": np.array(words, np.uint64)}}
         self._left = state["left"].to(self._device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on ``device``, without waiting for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def whole_words(n: int) -> int:

@@ -27,15 +27,17 @@ def test_a_log_of_ones_own_trains():
     assert names["probabilities"].shape == (3, 500, 3, 2)
 
 
-def test_the_backbone_of_the_readme_trains():
+@pytest.mark.parametrize(("block", "name", "engine"), [(2, "Recent", "compiled"), (3, "Entropy", "autograd")])
+def test_the_backbones_of_the_readme_train(block, name, engine):
     from cst_lightning import fit
 
     names = {"__name__": "readme"}
-    exec(compile(BLOCKS[2], "README", "exec"), names)
+    exec(compile(BLOCKS[block], "README", "exec"), names)
     data = TinyDataModule([0, 1])
-    module = names["Entropy"](data.shape, data.seeds, tiny_protocol())
+    module = names[name](data.shape, data.seeds, tiny_protocol())
     fit(module, data)
     assert torch.isfinite(module.training_loss).all()
+    assert module.engine == engine
 
 
 @pytest.mark.parametrize(
