@@ -62,7 +62,10 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     def fitter(module: StackedModule, data: pl.LightningDataModule, max_epochs: int | None = None) -> None:
         progress.begin(module)
         accelerator = "gpu" if clock.device == "cuda" else "cpu"
-        fit(module, data, max_epochs=max_epochs, accelerator=accelerator, callbacks=[progress], barebones=True)
+        # a part with callbacks of its own may need what is logged; nothing else here looks at it
+        plain = type(module).configure_callbacks is StackedModule.configure_callbacks
+        arguments: dict[str, Any] = {"accelerator": accelerator, "callbacks": [progress], "barebones": plain}
+        fit(module, data, max_epochs=max_epochs, **arguments)
 
     backbone_class = backbones().get(job.backbone)
     stack = backbone_class(data.shape, job.seeds, job.protocol, backbone_class.default_grid(job.protocol))
@@ -283,7 +286,7 @@ class _Clock:
 
 
 def _provenance(device: str) -> dict[str, Any]:
-    packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "scipy", "scikit-learn")
+    packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "numba", "scipy", "scikit-learn")
     return {
         "git_commit": _git_commit(),
         "python": platform.python_version(),

@@ -6,13 +6,14 @@ activations never leave the cache, and what lies between two matrix products is 
 The mathematics and the random bits are those of ``StackedModule.batch_loss`` (``losses.py`` has the
 equations); only rounding differs. ``docs/performance.md`` says what it gives.
 
-The compiled functions see one replicate and minibatch at a time, as arrays ``[units, rows]``.
+Within, arrays are ``[units, rows]`` of one replicate and minibatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -23,21 +24,41 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from cst_lightning.errors import InputError
+from cst_lightning.losses import Entries
 from cst_lightning.networks import SLOPE, OutcomeNetwork, StackedLinear
 from cst_lightning.streams import drop_threshold, whole_words
 
 Array = NDArray[np.float32]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# infinity and NaN must stay what they are: a replicate that diverges is found by them
-_jit = cast(
-    "Callable[[_F], _F]",
-    numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}),
-)
-_whole_words = _jit(whole_words)
+
+# Infinity and NaN must stay what they are: a replicate that diverges is found by them. Sums may be taken in another
+# order in the functions that take them, and a * b + c rounded once. So that rounding never depends on which copy of a
+# function runs (its own or one within its caller; a cached program has the other), no line leaves LLVM the choice of
+# which of two products to round.
+_EXACT, _ANY_ORDER = {"contract", "nsz"}, {"contract", "nsz", "reassoc"}
+
+
+def _jit(function: _F) -> _F:
+    return _compile(function, {"fastmath": _EXACT})
+
+
+def _sums(function: _F) -> _F:
+    return _compile(function, {"fastmath": _ANY_ORDER})
+
+
+def _entry(function: _F) -> _F:
+    try:
+        return _compile(function, {"fastmath": _ANY_ORDER, "cache": True})
+    except RuntimeError:  # no folder to keep compiled code in: every process compiles for itself
+        return _compile(function, {"fastmath": _ANY_ORDER})
+
+
+def _compile(function: _F, options: dict[str, Any]) -> _F:
+    return cast("_F", numba.njit(nogil=True, error_model="numpy", **options)(function))
+
 
 _BLAS_FROM = 24  # rows and columns of a matrix from which BLAS is faster than a loop that LLVM vectorises
-_SLOPE = np.float32(SLOPE)
 _ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 _TINY = np.float32(1e-8)  # see losses.cvat
 
@@ -58,8 +79,7 @@ def train(
     network: OutcomeNetwork,
     optimizer: torch.optim.Adam,
     x: Tensor,
-    target: Tensor,
-    weight: Tensor,
+    entries: Entries,
     bits: Tensor,
     bounds: Sequence[int],
     active: Tensor,
@@ -67,32 +87,33 @@ def train(
     mean: bool,
     cvat: Cvat | None = None,
 ) -> Tensor:
-    """Train the active replicates of ``network`` in place; the sum of each one's minibatch losses, ``[R]``.
+    """Train the active replicates of ``network`` in place; the sum of each one's minibatch losses, float64 ``[R]``.
+
+    One training at a time in a process: the call holds BLAS to one thread while it lasts.
 
     Args:
         x: contexts ``[S, n, d]``.
-        target, weight: ``Entries`` of the rows, ``[S or R, n, K, 1]`` and ``[S or R, n, K]``.
+        entries: of the rows, ``[S or R, n, K, 1]`` and ``[S or R, n, K]``.
         bits: of dropout, int16 ``[S, ...]``: what each minibatch takes, one after the other.
         bounds: minibatch ``i`` holds rows ``bounds[i]`` to ``bounds[i + 1]``.
         active: bool ``[R]``; the other replicates stay as they are.
         mean: whether a minibatch's loss is divided by its number of entries of weight other than 0.
     """
     n_replicates, n_seeds = network.n_seeds * network.n_variants, network.n_seeds
-    target, weight = _same_length(network, x, target, weight)
+    target, weight = _same_length(network, x, entries)
     if cvat is None:
         none = torch.empty(n_seeds, 0, dtype=torch.int16)
         cvat = Cvat(torch.zeros(n_replicates), torch.empty(n_seeds, 0, 0), none, 1.0, 1.0, 0, 0.0)
+    _check_sizes(network, x, bits, bounds, cvat)
+    _check("active", active, [n_replicates], ())
     parameters = _parameters(network)
     moments = [[_moments(optimizer, parameter) for parameter in kind] for kind in parameters]
-    group, taken = optimizer.param_groups[0], optimizer.state[parameters[0][0]]["step"]
     losses = np.zeros(n_replicates)
     arguments = (
         _layers(*parameters),
         _layers(*([mean_ for mean_, _ in kind] for kind in moments)),
         _layers(*([square for _, square in kind] for kind in moments)),
-        _Adam(
-            float(taken), float(group["lr"]), float(group["betas"][0]), float(group["betas"][1]), float(group["eps"])
-        ),
+        _adam(optimizer, parameters[0][0], len(bounds) - 1),
         _gates(network),
         _Rows(_array(x), _array(target), _array(weight), _array(cvat.counterfactual), mean),
         _Bits(_array(bits), _array(cvat.bits), np.array(bounds)),
@@ -110,7 +131,7 @@ def train(
         _train(*arguments)
     for parameter in parameters[0] + parameters[1]:
         optimizer.state[parameter]["step"] += len(bounds) - 1
-    return torch.from_numpy(losses).float()
+    return torch.from_numpy(losses)
 
 
 def logits_with_dropout(network: OutcomeNetwork, x: Tensor, bits: Tensor, bounds: Sequence[int]) -> Tensor:
@@ -134,13 +155,14 @@ class _Layers(NamedTuple):
 
 
 class _Adam(NamedTuple):
-    """Adam's settings, and the steps that it has taken."""
+    """Adam's settings; what its bias corrections make of the learning rate and of the root, a minibatch each."""
 
-    step: float
-    rate: float
-    beta1: float
-    beta2: float
-    eps: float
+    rate: Array
+    correction: Array
+    new: np.float32  # share of a gradient in its running mean
+    old_square: np.float32
+    new_square: np.float32
+    eps: np.float32
 
 
 class _Gates(NamedTuple):
@@ -150,6 +172,7 @@ class _Gates(NamedTuple):
     active: NDArray[np.bool_]
     threshold: int  # a unit is dropped where its bits are below it
     scale: np.float32
+    slope: np.float32  # of the activation below 0
 
 
 class _Rows(NamedTuple):
@@ -202,7 +225,7 @@ class _Work(NamedTuple):
     weight: Array
     share: Array  # weight of an entry in CVAT
     gram: Array  # [h, h]
-    product: Array  # [h, max(h, d)]
+    product: Array  # [h, max(h, d, K)]
 
 
 @cache
@@ -210,19 +233,36 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _same_length(network: OutcomeNetwork, x: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as ``[S, n, K]``, or both as ``[R, n, K]``; compiled code would not see that they are not."""
-    n_seeds, n_rows, n_actions = len(x), x.shape[1], network.shape.n_actions
+def _same_length(network: OutcomeNetwork, x: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
+    """Target and weight both as ``[S, n, K]``, or both as ``[R, n, K]``."""
+    size, n_seeds = (x.shape[1], network.shape.n_actions), len(x)
     allowed = (n_seeds, n_seeds * network.n_variants)
-    for name, value, rest in (("target", target, (n_actions, 1)), ("weight", weight, (n_actions,))):
-        if len(value) not in allowed or tuple(value.shape[1:]) != (n_rows, *rest):
-            raise InputError(
-                f"entries: {name} has shape {tuple(value.shape)}: allowed is [S or R, {n_rows}, "
-                f"{', '.join(map(str, rest))}] with S, R = {allowed[0]}, {allowed[1]}"
-            )
+    _check("target", entries.target, allowed, (*size, 1))
+    _check("weight", entries.weight, allowed, size)
+    target, weight = entries.target[..., 0], entries.weight
     most = max(len(target), len(weight))
-    target, weight = (t.repeat_interleave(most // len(t), 0) if len(t) < most else t for t in (target[..., 0], weight))
+    target, weight = (t.repeat_interleave(most // len(t), 0) if len(t) < most else t for t in (target, weight))
     return target.float(), weight.float()
+
+
+def _check(name: str, tensor: Tensor, lengths: Sequence[int], rest: Sequence[int]) -> None:
+    """Compiled code does not look at bounds, so a shape that is not allowed must not reach it."""
+    if len(tensor) not in lengths or tuple(tensor.shape[1:]) != tuple(rest):
+        first, others = " or ".join(map(str, dict.fromkeys(lengths))), ", ".join(map(str, rest))
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}: allowed is [{first}, {others}]")
+
+
+def _check_sizes(network: OutcomeNetwork, x: Tensor, bits: Tensor, bounds: Sequence[int], cvat: Cvat) -> None:
+    """The same for what ``StackedModule`` itself hands over."""
+    n_replicates, sizes = network.n_seeds * network.n_variants, [stop - start for start, stop in pairwise(bounds)]
+    needed = sum(whole_words(network.n_bits(size)) for size in sizes)
+    _check("x", x, [network.n_seeds], (bounds[-1], network.shape.n_features))
+    _check("bits", bits, [network.n_seeds], (needed,))
+    _check("CVAT weight", cvat.weight, [n_replicates], ())
+    if cvat.bits.shape[1]:
+        _check("counterfactual", cvat.counterfactual, [network.n_seeds], (x.shape[1], network.shape.n_actions))
+        starts = sum(whole_words(size * network.shape.n_features) for size in sizes)
+        _check("CVAT bits", cvat.bits, [network.n_seeds], (starts + (cvat.iterations + 1) * needed,))
 
 
 def _parameters(network: OutcomeNetwork) -> tuple[list[Tensor], list[Tensor]]:
@@ -247,7 +287,16 @@ def _gates(network: OutcomeNetwork) -> _Gates:
         dropped[layer] |= step == "drop" and network.dropout > 0
         active[layer] |= step == "act"
     threshold, scale = drop_threshold(network.dropout)
-    return _Gates(dropped, active, threshold, np.float32(scale))
+    return _Gates(dropped, active, threshold, np.float32(scale), np.float32(SLOPE))
+
+
+def _adam(optimizer: torch.optim.Adam, parameter: Tensor, n_batches: int) -> _Adam:
+    group = optimizer.param_groups[0]
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    steps = float(optimizer.state[parameter]["step"]) + np.arange(1, n_batches + 1)
+    rate, correction = float(group["lr"]) / (1 - beta1**steps), 1 / np.sqrt(1 - beta2**steps)
+    numbers = (np.float32(number) for number in (1 - beta1, beta2, 1 - beta2, group["eps"]))
+    return _Adam(rate.astype(np.float32), correction.astype(np.float32), *numbers)
 
 
 def _moments(optimizer: torch.optim.Adam, parameter: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,7 +311,7 @@ def _moments(optimizer: torch.optim.Adam, parameter: Tensor) -> tuple[Tensor, Te
 # --- a run of minibatches ------------------------------------------------------------------------------
 
 
-@_jit
+@_entry
 def _train(
     layers: _Layers,
     means: _Layers,
@@ -310,7 +359,7 @@ def _train(
                 _adam_step(adam, batch, r, layers, gradients, means, squares)
 
 
-@_jit
+@_sums
 def _load_contexts(rows: _Rows, s: int, first: int, stop: int, cvat_bits: NDArray[np.int16], work: _Work) -> None:
     _transpose(rows.x[s, first:stop], work.x)
     if len(cvat_bits):
@@ -320,7 +369,7 @@ def _load_contexts(rows: _Rows, s: int, first: int, stop: int, cvat_bits: NDArra
         _start(cvat_bits, work.start, work.length)
 
 
-@_jit
+@_sums
 def _load_entries(rows: _Rows, source: int, first: int, stop: int, work: _Work) -> None:
     _transpose(rows.target[source, first:stop], work.target)
     _transpose(rows.weight[source, first:stop], work.weight)
@@ -328,7 +377,7 @@ def _load_entries(rows: _Rows, source: int, first: int, stop: int, work: _Work) 
         _divide_by_count(work.weight)
 
 
-@_jit
+@_entry
 def _predict(layers: _Layers, gates: _Gates, x: Array, bits: _Bits, out: Array) -> None:
     n_variants = len(out) // len(x)
     work = _room(layers, x.shape[2], bits.bounds[1])
@@ -375,7 +424,7 @@ def _room(layers: _Layers, n_features: int, n_rows: int) -> _Work:
         by_action[6],
         by_action[7],
         np.empty((hidden, hidden), np.float32),
-        np.empty((hidden, max(hidden, n_features)), np.float32),
+        np.empty((hidden, max(hidden, n_features, n_logits)), np.float32),
     )
 
 
@@ -391,7 +440,7 @@ def _n_bits(layers: _Layers, gates: _Gates, n_rows: int) -> int:
 # --- one minibatch of one replicate ----------------------------------------------------------------------
 
 
-@_jit
+@_sums
 def _clean_pass(
     layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int16], work: _Work, gradients: _Layers
 ) -> np.float32:
@@ -406,7 +455,7 @@ def _clean_pass(
     return loss
 
 
-@_jit
+@_sums
 def _cvat_passes(
     layers: _Layers, r: int, gates: _Gates, bits: NDArray[np.int16], cvat: _Cvat, work: _Work, gradients: _Layers
 ) -> np.float32:
@@ -469,7 +518,7 @@ def _forward(layers: _Layers, r: int, gates: _Gates, mask: NDArray[np.int16], in
     _gate(logits, mask, used, gates, last)
 
 
-@_jit
+@_sums
 def _backward(
     layers: _Layers,
     r: int,
@@ -520,7 +569,7 @@ def _gate(h: Array, mask: NDArray[np.int16], used: int, gates: _Gates, layer: in
     if gates.dropped[layer]:
         flat = h.ravel()
         bits = mask[used : used + flat.size]
-        slope = _SLOPE if gates.active[layer] else _ONE
+        slope = gates.slope if gates.active[layer] else _ONE
         for i in range(flat.size):
             kept = gates.scale if bits[i] >= gates.threshold else _ZERO
             flat[i] *= kept if flat[i] > 0 else kept * slope
@@ -528,7 +577,7 @@ def _gate(h: Array, mask: NDArray[np.int16], used: int, gates: _Gates, layer: in
     if gates.active[layer]:
         flat = h.ravel()
         for i in range(flat.size):
-            flat[i] *= _ONE if flat[i] > 0 else _SLOPE
+            flat[i] *= _ONE if flat[i] > 0 else gates.slope
     return used
 
 
@@ -539,17 +588,17 @@ def _gate_back(g: Array, h: Array, mask: NDArray[np.int16], used: int, gates: _G
     if gates.dropped[layer]:
         used -= flat.size
         bits = mask[used : used + flat.size]
-        slope = _SLOPE if gates.active[layer] else _ONE
+        slope = gates.slope if gates.active[layer] else _ONE
         for i in range(flat.size):
             kept = gates.scale if bits[i] >= gates.threshold else _ZERO
             flat[i] *= kept if sign[i] > 0 else kept * slope
     elif gates.active[layer]:
         for i in range(flat.size):
-            flat[i] *= _ONE if sign[i] > 0 else _SLOPE
+            flat[i] *= _ONE if sign[i] > 0 else gates.slope
     return used
 
 
-@_jit
+@_sums
 def _cross_entropy(work: _Work) -> np.float32:
     """Weighted cross-entropy of the clean logits, their probabilities, and the gradient."""
     total = _ZERO
@@ -568,7 +617,7 @@ def _cross_entropy(work: _Work) -> np.float32:
     return total
 
 
-@_jit
+@_sums
 def _divergence(work: _Work, smoothing: np.float32, with_value: bool) -> np.float32:
     """Weighted KL of the clean outcomes and those of ``work.logits`` (``distributions.kl``), and its gradient."""
     logits, clean, share = work.logits.ravel(), work.clean_logits.ravel(), work.share.ravel()
@@ -592,9 +641,9 @@ def _divergence(work: _Work, smoothing: np.float32, with_value: bool) -> np.floa
                 below = e * above
                 q = above if logits[i] > 0 else below
                 q0 = below if logits[i] > 0 else above
-                one = p[i] * _log(p[i] / (q + smoothing) + smoothing)
-                zero = p0[i] * _log(p0[i] / (q0 + smoothing) + smoothing)
-                total += share[i] * (one + zero) + _ZERO * logits[i]
+                total += share[i] * p[i] * _log(p[i] / (q + smoothing) + smoothing)
+                total += share[i] * p0[i] * _log(p0[i] / (q0 + smoothing) + smoothing)
+                total += _ZERO * logits[i]
         return total
     for i in range(logits.size):
         e = _exp(-abs(logits[i]))
@@ -624,15 +673,19 @@ def _adam_step(
 
 @_jit
 def _update(adam: _Adam, batch: int, parameter: Array, gradient: Array, mean: Array, square: Array) -> None:
-    step = adam.step + batch + 1
-    rate = np.float32(adam.rate / (1 - adam.beta1**step))
-    correction = np.float32(1 / np.sqrt(1 - adam.beta2**step))
-    new, new_square, eps = np.float32(1 - adam.beta1), np.float32(1 - adam.beta2), np.float32(adam.eps)
-    old_square = np.float32(adam.beta2)
+    rate, correction = adam.rate[batch], adam.correction[batch]
     for i in range(parameter.size):
-        mean[i] += new * (gradient[i] - mean[i])
-        square[i] = old_square * square[i] + new_square * gradient[i] * gradient[i]
-        parameter[i] -= rate * mean[i] / (np.sqrt(square[i]) * correction + eps)
+        mean[i] += adam.new * (gradient[i] - mean[i])
+        gradient[i] = adam.new_square * gradient[i] * gradient[i]
+    for i in range(parameter.size):
+        square[i] = adam.old_square * square[i] + gradient[i]
+        parameter[i] -= rate * mean[i] / (np.sqrt(square[i]) * correction + adam.eps)
+
+
+@_jit
+def _whole_words(n: int) -> int:
+    """``streams.whole_words``; here, so that a change of either is not missed by the cache of compiled code."""
+    return (n + 3) // 4 * 4
 
 
 # --- small pieces ---------------------------------------------------------------------------------------
@@ -669,7 +722,7 @@ def _log(x: np.float32) -> np.float32:
     z = (m - _ONE) / (m + _ONE)
     s = z * z
     tail = np.float32(1 / 3) + s * (np.float32(1 / 5) + s * (np.float32(1 / 7) + s * np.float32(1 / 9)))
-    return np.float32(whole) * np.float32(0.693147181) + _TWO * z * (_ONE + s * tail)
+    return np.float32(whole) * np.float32(0.693147181) + (_TWO * z + _TWO * z * s * tail)
 
 
 @_jit
@@ -679,7 +732,7 @@ def _transpose(rows: Array, out: Array) -> None:
             out[i, b] = rows[b, i]
 
 
-@_jit
+@_sums
 def _divide_by_count(weight: Array) -> None:
     flat = weight.ravel()
     count = _ZERO
@@ -733,16 +786,22 @@ def _axpy(factor: np.float32, a: Array, b: Array, out: Array) -> None:
         out[i] = factor * a[i] + b[i]
 
 
-@_jit
+@_sums
 def _row_sums(g: Array, out: Array) -> None:
     for j in range(g.shape[0]):
-        out[j] = g[j].sum()
+        total, row = _ZERO, g[j]
+        for b in range(row.size):
+            total += row[b]
+        out[j] = total
 
 
-@_jit
+@_sums
 def _add_row_sums(g: Array, out: Array) -> None:
     for j in range(g.shape[0]):
-        out[j] += g[j].sum()
+        total, row = _ZERO, g[j]
+        for b in range(row.size):
+            total += row[b]
+        out[j] += total
 
 
 @_jit
@@ -794,8 +853,8 @@ def _accumulate(w: Array, h: Array, out: Array) -> None:
             v0, v1, v2, v3 = w[j + 1, i], w[j + 1, i + 1], w[j + 1, i + 2], w[j + 1, i + 3]
             h0, h1, h2, h3 = h[i], h[i + 1], h[i + 2], h[i + 3]
             for b in range(n_rows):
-                o[b] += w0 * h0[b] + w1 * h1[b] + w2 * h2[b] + w3 * h3[b]
-                p[b] += v0 * h0[b] + v1 * h1[b] + v2 * h2[b] + v3 * h3[b]
+                o[b] = o[b] + w0 * h0[b] + w1 * h1[b] + w2 * h2[b] + w3 * h3[b]
+                p[b] = p[b] + v0 * h0[b] + v1 * h1[b] + v2 * h2[b] + v3 * h3[b]
         for i in range(fours, n_in):
             w0, v0, h0 = w[j, i], w[j + 1, i], h[i]
             for b in range(n_rows):
@@ -809,7 +868,7 @@ def _accumulate(w: Array, h: Array, out: Array) -> None:
                 o[b] += w0 * h0[b]
 
 
-@_jit
+@_sums
 def _outer(g: Array, h: Array, out: Array) -> None:
     """``g h'``."""
     if min(out.shape) >= _BLAS_FROM:
@@ -819,7 +878,7 @@ def _outer(g: Array, h: Array, out: Array) -> None:
     _accumulate_outer(g, h, out)
 
 
-@_jit
+@_sums
 def _add_outer(g: Array, h: Array, out: Array, room: Array) -> None:
     """Add ``g h'``."""
     if min(out.shape) >= _BLAS_FROM:
@@ -830,7 +889,7 @@ def _add_outer(g: Array, h: Array, out: Array, room: Array) -> None:
     _accumulate_outer(g, h, out)
 
 
-@_jit
+@_sums
 def _accumulate_outer(g: Array, h: Array, out: Array) -> None:
     n_in, n_rows = h.shape
     fours = n_in - n_in % 4

@@ -21,7 +21,7 @@ from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.losses import Entries, cvat, mean_objective, rows_last
 from cst_lightning.networks import OutcomeNetwork
 from cst_lightning.protocols import Protocol
-from cst_lightning.stacked import StackedModule, put_rows, take_rows
+from cst_lightning.stacked import StackedModule, overrides, put_rows, runs, take_rows
 from cst_lightning.streams import uniform, whole_words
 
 
@@ -83,9 +83,14 @@ class SelfTraining(StackedModule):
         teacher = self._teacher[0].to(self.device)
         self.reduction = self.protocol.reduction
         self._counterfactual = (~feedback.taken).float()
-        labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
+        if not self.protocol.teacher_dropout:
+            labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
+            self._entries = Entries(with_factual(labels, feedback), self._counted(feedback))
+
+    def _counted(self, feedback: Feedback) -> Tensor:
+        """1 where an entry counts: everywhere but at outcomes that are missing."""
         missing = (feedback.outcome == MISSING)[..., None]
-        self._entries = Entries(with_factual(labels, feedback), torch.where(missing, self._counterfactual, 1))
+        return torch.where(missing, self._counterfactual, 1)
 
     @override
     @torch.no_grad()
@@ -94,36 +99,34 @@ class SelfTraining(StackedModule):
         if not self.protocol.teacher_dropout:
             return
         logits = self._teacher_logits(feedback, order, bounds)
-        missing = (feedback.outcome == MISSING)[..., None]
-        weight = torch.where(missing, self._counterfactual, 1)
+        weight = self._counted(feedback)
         if self.protocol.drop_median:
+            tied = at_median(positive_probs(logits)[..., 0], bounds)
+            tied = tied if order is None else put_rows(tied, order)
             n_labellings = len(logits) // len(weight)
             taken, weight = (t.repeat_interleave(n_labellings, 0) for t in (feedback.taken, weight))
-            left_out = at_median(positive_probs(logits)[..., 0], order, bounds) & ~taken
-            weight = weight.masked_fill(left_out, 0)
+            weight = weight.masked_fill(tied & ~taken, 0)
+        logits = logits if order is None else put_rows(logits, order)
         self._entries = Entries(with_factual(pseudo_labels(logits, self.protocol.labels), feedback), weight)
 
     def _teacher_logits(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
-        """With dropout, ``[S or R, N, K, m-1]`` in the order of the log."""
+        """With dropout, ``[S or R, N, K, m-1]`` in the order of the epoch."""
         assert self._teacher is not None
         network = self._teacher[0].network
-        x = feedback.x if order is None else take_rows(feedback.x, order)
-        sizes = [stop - start for start, stop in pairwise(bounds)]
-        if (
-            self.compiled
-            and type(network) is OutcomeNetwork
-            and self.device.type == "cpu"
-            and self.shape.n_outcomes == 2
-        ):
-            bits = self.random("teacher", sum(whole_words(network.n_bits(size)) for size in sizes))
-            logits = logits_with_dropout(network, x, bits, bounds)
-        else:
-            passes = [
-                network(x[:, start:stop], self.random("teacher", network.n_bits(stop - start)), track=False).logits
-                for start, stop in pairwise(bounds)
-            ]
-            logits = torch.cat(passes, 1)
-        return logits if order is None else put_rows(logits, order)
+        compiled = self.compiled and type(network) is OutcomeNetwork and self.shape.n_outcomes == 2
+        parts = []
+        for run in runs(bounds, (2 * network.n_bits(1) + 4 * self.shape.n_features) * len(self.seeds)):
+            rows = slice(run[0], run[-1]) if order is None else order[:, run[0] : run[-1]]
+            x, own = take_rows(feedback.x, rows), [stop - run[0] for stop in run]
+            if compiled and isinstance(network, OutcomeNetwork) and x.device.type == "cpu":
+                n_bits = sum(whole_words(network.n_bits(stop - start)) for start, stop in pairwise(run))
+                parts.append(logits_with_dropout(network, x, self.random("teacher", n_bits), own))
+            else:
+                parts += [
+                    network(x[:, start:stop], self.random("teacher", network.n_bits(stop - start)), track=False).logits
+                    for start, stop in pairwise(own)
+                ]
+        return torch.cat(parts, 1)
 
     @override
     def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
@@ -146,14 +149,14 @@ class SelfTraining(StackedModule):
             xi=protocol.cvat_xi,
             eps=protocol.cvat_eps,
             iterations=protocol.cvat_iterations,
-            reduction=protocol.reduction,
+            reduction=self.reduction,
             smoothing=protocol.cvat_smoothing,
         )
         return loss + self.hyperparameter * smoothness
 
     @override
     def can_compile(self) -> bool:
-        return type(self).batch_loss is SelfTraining.batch_loss
+        return not overrides(self, SelfTraining, ("batch_loss",)) and self._passes_over_nothing()
 
     @override
     def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
@@ -285,23 +288,21 @@ def label_error(labels: Tensor, feedback: Feedback, potential: PotentialOutcomes
     return wrong.sum(1) / of_class.sum(1)
 
 
-def at_median(p: Tensor, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
+def at_median(p: Tensor, bounds: Sequence[int]) -> Tensor:
     """Whether a value is exactly the median of its action in its minibatch, bool ``[R, N, K]``.
 
     The median of an even number lies between the middle two, so it is a value where they are the same.
     """
-    in_order = (p if order is None else take_rows(p, order)).contiguous()
     parts: list[Tensor] = []
     sizes = [stop - start for start, stop in pairwise(bounds)]
     for size, alike in groupby(sizes):  # all minibatches of one size at once
         start = sum(part.shape[1] for part in parts)
-        part = in_order[:, start : start + size * len(list(alike))]
+        part = p[:, start : start + size * len(list(alike))]
         batches = part.reshape(len(p), -1, size, p.shape[2]).transpose(2, 3)
         middle = batches.contiguous().sort(-1).values[..., [(size - 1) // 2, size // 2]]
         tied = (batches == middle[..., :1]) & (batches == middle[..., 1:])
         parts.append(tied.transpose(2, 3).flatten(1, 2))
-    found = torch.cat(parts, 1)
-    return found if order is None else put_rows(found, order)
+    return torch.cat(parts, 1)
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
 
@@ -20,13 +20,14 @@ from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
-from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
+from cst_lightning.networks import LiftedNetwork, OutcomeNetwork, StackedLinear
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.stopping import ReplicateStopping
 from cst_lightning.streams import Bits, generator, row_order, to_device, whole_words
 
 _EVALUATION_ROWS = 2048
-_CHUNK_BITS = 1 << 24  # random 16-bit integers that a call of the compiled code may take, all seeds together
+_RUN_BYTES = 1 << 27  # that a run of minibatches may take in copied rows and random bits
+_GRADIENT_HOOKS = ("backward", "manual_backward", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
 class StackedModule(pl.LightningModule):
@@ -100,6 +101,7 @@ class StackedModule(pl.LightningModule):
         self.register_buffer("failed_epoch", torch.zeros(n_replicates, dtype=torch.int64))
         self.training_loss = torch.zeros(n_replicates)
         self.active = torch.ones(n_replicates, dtype=torch.bool)
+        self.engine = ""
         self.validation_nll: Tensor | None = None
         self.test_metrics: dict[str, Tensor] = {}
         self._streams: dict[str, Bits] = {}
@@ -142,7 +144,10 @@ class StackedModule(pl.LightningModule):
         """
 
     def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
-        """What the loss is taken of, for some rows ``[S, B, ...]`` at the places ``rows`` of the log."""
+        """What the loss is taken of, for some rows ``[S, B, ...]`` at the places ``rows`` of the log.
+
+        Row by row: compiled code asks for the rows of several minibatches at once.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define entries or batch_loss")
 
     def batch_loss(self, batch: Feedback, rows: slice | Tensor) -> Tensor:
@@ -161,8 +166,12 @@ class StackedModule(pl.LightningModule):
         return entry_nll(logits, mine, self.reduction)
 
     def can_compile(self) -> bool:
-        """Whether the compiled code computes this loss."""
-        return type(self).batch_loss is StackedModule.batch_loss
+        """Whether compiled code does what the class says: nothing is overridden that it would pass over."""
+        return not overrides(self, StackedModule, ("batch_loss",)) and self._passes_over_nothing()
+
+    def _passes_over_nothing(self) -> bool:
+        own = ("entry_loss", "bits", "random", "repeat", "for_replicates")
+        return not overrides(self, StackedModule, own) and not overrides(self, pl.LightningModule, _GRADIENT_HOOKS)
 
     def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
         """What the compiled code needs besides ``entries``, for minibatches of ``sizes`` rows at ``rows``."""
@@ -367,44 +376,64 @@ class StackedModule(pl.LightningModule):
         return total
 
     def _compiles(self, optimizer: Optimizer) -> bool:
-        if not (self.compiled and self.can_compile() and type(self.network) is OutcomeNetwork):
+        if not (self.compiled and self.can_compile() and self.device.type == "cpu" and self.shape.n_outcomes == 2):
             return False
-        plain = type(optimizer) is Adam and len(optimizer.param_groups) == 1
-        plain = plain and not any(optimizer.param_groups[0][name] for name in ("weight_decay", "amsgrad", "maximize"))
-        return (
-            plain
-            and self.device.type == "cpu"
-            and self.trainer.precision == "32-true"
-            and self.shape.n_outcomes == 2
-            and all(parameter.requires_grad and parameter.is_contiguous() for parameter in self.network.parameters())
-        )
+        return self.trainer.precision == "32-true" and _is_plain(optimizer, self.network)
 
     def _compiled_epoch(
         self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
     ) -> Tensor:
         assert isinstance(self.network, OutcomeNetwork)
         assert isinstance(optimizer.optimizer, Adam)
-        total = torch.zeros_like(self.training_loss)
-        a_batch = (self.protocol.cvat_iterations + 2) * self.network.n_bits(bounds[1]) * len(self.seeds)
-        n_together = max(1, _CHUNK_BITS // max(a_batch, 1))
-        for first in range(0, len(bounds) - 1, n_together):
-            chunk = bounds[first : first + n_together + 1]
-            sizes = [stop - start for start, stop in pairwise(chunk)]
-            part, rows = _part(feedback, order, chunk[0], chunk[-1])
+        total = torch.zeros_like(self.failed_epoch, dtype=torch.float64)
+        passes = self.protocol.cvat_iterations + 2
+        shape = self.shape
+        a_row = 2 * (passes * self.network.n_masked + shape.n_features) + 4 * (shape.n_features + 3 * shape.n_actions)
+        for run in runs(bounds, a_row * len(self.seeds)):
+            sizes = [stop - start for start, stop in pairwise(run)]
+            part, rows = _part(feedback, order, run[0], run[-1])
             total += train_compiled(
                 self.network,
                 optimizer.optimizer,
                 part.x,
-                *self.entries(part, rows),
+                Entries(*self.entries(part, rows)),
                 self.random("dropout", sum(whole_words(self.network.n_bits(size)) for size in sizes)),
-                [stop - chunk[0] for stop in chunk],
+                [stop - run[0] for stop in run],
                 self.active & torch.isfinite(total),
                 mean=self.reduction == "mean",
                 cvat=self.compiled_cvat(rows, sizes),
             )
         optimizer.optimizer.zero_grad(set_to_none=True)
         optimizer.step()  # of no gradient: it tells Lightning of the step
-        return total
+        return total.float()
+
+
+def overrides(part: object, base: type, names: Sequence[str]) -> bool:
+    """Whether the class of ``part`` has any of the methods ``names`` otherwise than ``base``."""
+    return any(getattr(type(part), name) is not getattr(base, name) for name in names)
+
+
+def _is_plain(optimizer: Optimizer, network: nn.Module) -> bool:
+    """Whether the optimizer is Adam without extras over all of an ``OutcomeNetwork`` as it was built."""
+    if type(optimizer) is not Adam or len(optimizer.param_groups) != 1 or type(network) is not OutcomeNetwork:
+        return False
+    group = optimizer.param_groups[0]
+    parameters = list(network.parameters())
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in network.modules())
+    return (
+        not any(group[name] for name in ("weight_decay", "amsgrad", "maximize"))
+        and {id(parameter) for parameter in group["params"]} == {id(parameter) for parameter in parameters}
+        and all(type(layer) is StackedLinear for layer in network.linear)
+        and all(parameter.requires_grad and parameter.is_contiguous() for parameter in parameters)
+        and not hooked
+    )
+
+
+def runs(bounds: Sequence[int], row_bytes: int) -> Iterator[Sequence[int]]:
+    """The minibatches in runs that take bounded memory, one minibatch at least: the bounds of each run's."""
+    n_together = max(1, _RUN_BYTES // (row_bytes * bounds[1]))
+    for first in range(0, len(bounds) - 1, n_together):
+        yield bounds[first : first + n_together + 1]
 
 
 def _part(feedback: Feedback, order: Tensor | None, start: int, stop: int) -> tuple[Feedback, slice | Tensor]:

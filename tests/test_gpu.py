@@ -32,6 +32,12 @@ def test_an_epoch_on_the_gpu_is_that_of_the_cpu(name):
             assert torch.allclose(value, same.cpu(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.fixture(autouse=True)
+def waiting_is_allowed_again():
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
 class NoWaiting(pl.Callback):
     """Every wait of the host for the device inside a training step is an error."""
 
