@@ -8,12 +8,14 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.grid import Job, backbones
+from cst_lightning.stacked import StackedModule
 
-# Measured on one core with AVX2: what a step costs besides arithmetic, for the step and for each replicate
-# in it, and the rate of arithmetic. An estimate to plan by, not a promise.
-_STEP_S, _REPLICATE_S, _FLOPS = 1.6e-3, 8e-5, 1.8e10
+# Measured on one core with AVX2 (results/speed): what an epoch costs besides its minibatches; of a minibatch, what each
+# forward pass of a replicate costs besides arithmetic, compiled; what autograd costs more, for the step and for each
+# replicate in it; and the rate of arithmetic. An estimate to plan by, not a promise.
+_EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
 _EARLY_EPOCHS = 60  # typical epochs where early stopping decides
-_CVAT_PASSES = 13  # forward passes' worth of arithmetic of a step with CVAT; 3 without
+_CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 _DATA_S = {"scene": 15.0, "yeast": 30.0}
 
 
@@ -25,23 +27,31 @@ def estimate_seconds(job: Job) -> float:
     steps = max(1, round(n_rows * (1 - protocol.holdout) / protocol.batch_size))
     n_seeds = len(job.seeds)
 
-    def training(epochs: int, hidden: int, n_replicates: int, passes: int) -> float:
-        epochs = min(epochs, _EARLY_EPOCHS) if protocol.stopping == "early" else epochs
+    def arithmetic(hidden: int, passes: int) -> float:
         inner = 3 if protocol.architecture == "released" else 1
         weights = n_features * hidden + inner * hidden * hidden + hidden * n_actions
-        arithmetic = 2 * protocol.batch_size * weights * n_replicates * passes / _FLOPS
-        overhead = (_STEP_S + _REPLICATE_S * n_replicates) * passes / 3
-        return epochs * steps * (arithmetic + overhead)
+        return 2 * protocol.batch_size * weights * passes / _FLOPS
+
+    def training(epochs: int, hidden: int, n_replicates: int, passes: int, extra: float = 0.0) -> float:
+        epochs = min(epochs, _EARLY_EPOCHS) if protocol.stopping == "early" else epochs
+        step = n_replicates * (_PASS_S * passes + arithmetic(hidden, passes)) + extra
+        return epochs * (_EPOCH_S + steps * step)
 
     n_grid = len(backbone.default_grid(protocol))
+    hidden = backbone.hidden_units(protocol)
     total = _DATA_S.get(job.dataset.name, 1.0)
-    total += training(backbone.epochs(protocol), backbone.hidden_units(protocol), n_seeds * n_grid, 3)
+    compiled = backbone.batch_loss is StackedModule.batch_loss
+    autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
+    total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd)
     if set(job.methods) == {"backbone"}:
         return total
-    n_weights = ("pl" in job.methods) + len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
-    passes = _CVAT_PASSES if "pl_cvat" in job.methods else 4
+    n_cvat = len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
+    width = protocol.hidden_cst
     for number in range(protocol.rounds):
-        total += training(protocol.cst_epochs(number), protocol.hidden_cst, n_seeds * n_weights, passes)
+        epochs = protocol.cst_epochs(number)
+        labels = n_seeds * arithmetic(hidden, 1) if protocol.teacher_dropout and number == 0 else 0.0
+        total += training(epochs, width, n_seeds * n_cvat, _CVAT_PASSES, labels)
+        total += training(epochs, width, n_seeds, 3) if "pl" in job.methods else 0.0
     return total
 
 
