@@ -1,5 +1,10 @@
 """The compiled code against autograd: the same steps from the same random bits."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -203,6 +208,30 @@ def test_what_the_compiled_code_does_not_know_is_left_to_autograd():
         fit(module, log, max_epochs=1)
         assert module.engine == "autograd"
         assert not any(torch.equal(a, b) for a, b in zip(before, module.network.parameters(), strict=True))
+
+
+def test_a_first_run_and_a_later_one_give_the_same_bits(tmp_path):
+    """Code compiled just now and the same code from its cache must round alike."""
+    code = (
+        "import hashlib\n"
+        "from cst_lightning import DirectMethod, SelfTraining, fit\n"
+        "from tests.conftest import TinyDataModule, tiny_protocol\n"
+        "data, protocol = TinyDataModule([0, 1], n=160, d=16), tiny_protocol('released', hidden=26)\n"
+        "teacher = DirectMethod(data.shape, data.seeds, protocol)\n"
+        "fit(teacher, data)\n"
+        "student = SelfTraining(data.shape, data.seeds, protocol, [0.0, 1.0], stage=1)\n"
+        "student.teach(teacher)\n"
+        "fit(student, data)\n"
+        "values = [*teacher.network.parameters(), *student.network.parameters(), student.training_loss]\n"
+        "print(hashlib.sha256(b''.join(v.detach().numpy().tobytes() for v in values)).hexdigest())\n"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    arguments = {"cwd": Path(__file__).parents[1], "env": environment, "text": True, "check": True}
+    first, later = (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, **arguments).stdout for _ in range(2)
+    )
+    assert list(tmp_path.rglob("*.nbi"))
+    assert first == later
 
 
 def test_elementary_functions_are_right_to_single_precision():
