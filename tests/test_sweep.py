@@ -211,7 +211,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
         time.sleep(0.05)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "The same command goes on from here." in err
     assert "Traceback" not in err
