@@ -23,9 +23,9 @@ from benchmarks.progress import Display
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import TITLES, make_entries, notes, to_csv, to_latex, to_markdown, to_terminal
 from cst_lightning.errors import InputError
+from cst_lightning.minibatches import batch_bounds
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import RULES
-from cst_lightning.stacked import batch_bounds
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
 #: protocol fields with an option of their own, which therefore stand in no --override

@@ -19,9 +19,10 @@ from cst_lightning.errors import InputError
 from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.losses import Entries, cvat, mean_objective, rows_last
+from cst_lightning.minibatches import put_rows, runs, take_rows
 from cst_lightning.networks import OutcomeNetwork
 from cst_lightning.protocols import Protocol
-from cst_lightning.stacked import StackedModule, overrides, put_rows, runs, take_rows
+from cst_lightning.stacked import StackedModule, overrides
 from cst_lightning.streams import uniform, whole_words
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
 
@@ -10,23 +10,23 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 from typing_extensions import override
 
-from cst_lightning.compiled import Cvat
+from cst_lightning.compiled import Cvat, covers
 from cst_lightning.compiled import train as train_compiled
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
-from cst_lightning.networks import LiftedNetwork, OutcomeNetwork, StackedLinear
+from cst_lightning.minibatches import batch_bounds, runs, take_batch
+from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.stopping import ReplicateStopping
 from cst_lightning.streams import Bits, generator, row_order, to_device, whole_words
 
 _EVALUATION_ROWS = 2048
-_RUN_BYTES = 1 << 27  # that a run of minibatches may take in copied rows and random bits
 _GRADIENT_HOOKS = ("backward", "manual_backward", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
@@ -297,15 +297,16 @@ class StackedModule(pl.LightningModule):
                 "the loader must hand out the whole log as its one batch: DataLoader([log], batch_size=None)"
             )
         feedback = self._aligned(feedback)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
         if not self._prepared:
             self.prepare(feedback)
+            compiled = self.compiled and self.can_compile() and self.trainer.precision == "32-true"
+            self.engine = "compiled" if compiled and covers(self.network, optimizer.optimizer) else "autograd"
             self._prepared = True
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         self.new_epoch(feedback, order, bounds)
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
-        self.engine = "compiled" if self._compiles(optimizer.optimizer) else "autograd"
         epoch = self._compiled_epoch if self.engine == "compiled" else self._autograd_epoch
         loss = epoch(feedback, order, bounds, optimizer) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
@@ -366,7 +367,7 @@ class StackedModule(pl.LightningModule):
     ) -> Tensor:
         total = torch.zeros_like(self.failed_epoch, dtype=torch.float32)
         for number, (start, stop) in enumerate(pairwise(bounds), 2):
-            batch, rows = _part(feedback, order, start, stop)
+            batch, rows = take_batch(feedback, order, start, stop)
             optimizer.optimizer.zero_grad(set_to_none=True)
             loss = self.batch_loss(batch, rows)
             self.manual_backward(loss.sum())
@@ -374,11 +375,6 @@ class StackedModule(pl.LightningModule):
             (optimizer if number == len(bounds) else optimizer.optimizer).step()
             total += loss.detach()
         return total
-
-    def _compiles(self, optimizer: Optimizer) -> bool:
-        if not (self.compiled and self.can_compile() and self.device.type == "cpu" and self.shape.n_outcomes == 2):
-            return False
-        return self.trainer.precision == "32-true" and _is_plain(optimizer, self.network)
 
     def _compiled_epoch(
         self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
@@ -391,7 +387,7 @@ class StackedModule(pl.LightningModule):
         a_row = 2 * (passes * self.network.n_masked + shape.n_features) + 4 * (shape.n_features + 3 * shape.n_actions)
         for run in runs(bounds, a_row * len(self.seeds)):
             sizes = [stop - start for start, stop in pairwise(run)]
-            part, rows = _part(feedback, order, run[0], run[-1])
+            part, rows = take_batch(feedback, order, run[0], run[-1])
             total += train_compiled(
                 self.network,
                 optimizer.optimizer,
@@ -413,36 +409,6 @@ def overrides(part: object, base: type, names: Sequence[str]) -> bool:
     return any(getattr(type(part), name) is not getattr(base, name) for name in names)
 
 
-def _is_plain(optimizer: Optimizer, network: nn.Module) -> bool:
-    """Whether the optimizer is Adam without extras over all of an ``OutcomeNetwork`` as it was built."""
-    if type(optimizer) is not Adam or len(optimizer.param_groups) != 1 or type(network) is not OutcomeNetwork:
-        return False
-    group = optimizer.param_groups[0]
-    parameters = list(network.parameters())
-    hooked = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in network.modules())
-    return (
-        not any(group[name] for name in ("weight_decay", "amsgrad", "maximize"))
-        and {id(parameter) for parameter in group["params"]} == {id(parameter) for parameter in parameters}
-        and all(type(layer) is StackedLinear for layer in network.linear)
-        and all(parameter.requires_grad and parameter.is_contiguous() for parameter in parameters)
-        and not hooked
-    )
-
-
-def runs(bounds: Sequence[int], row_bytes: int) -> Iterator[Sequence[int]]:
-    """The minibatches in runs that take bounded memory, one minibatch at least: the bounds of each run's."""
-    n_together = max(1, _RUN_BYTES // (row_bytes * bounds[1]))
-    for first in range(0, len(bounds) - 1, n_together):
-        yield bounds[first : first + n_together + 1]
-
-
-def _part(feedback: Feedback, order: Tensor | None, start: int, stop: int) -> tuple[Feedback, slice | Tensor]:
-    """Rows ``start`` to ``stop`` of ``order``, and their places in the log."""
-    if order is None:
-        return feedback.row_range(start, stop), slice(start, stop)
-    return feedback.rows(order[:, start:stop]), order[:, start:stop]
-
-
 def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> list[list[float]]:
     try:
         values = torch.tensor(grid, dtype=torch.float64)
@@ -453,32 +419,3 @@ def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> li
         raise InputError(f"grid={grid!r}: allowed is [W] or one [W] for each of the {n_seeds} seeds")
     rows: list[list[float]] = values.tolist()
     return rows
-
-
-def batch_bounds(n_rows: int, batch_size: int) -> list[int]:
-    """Where the minibatches of an epoch start, and where the last one stops; every row is in one.
-
-    A last batch of a single row joins the one before it, since batch norm cannot train on one row.
-
-    Raises:
-        InputError: fewer rows than a batch.
-    """
-    if n_rows < batch_size:
-        raise InputError(f"batch_size={batch_size}: only {n_rows} logged rows to train on, so allowed is 1..{n_rows}")
-    starts = list(range(0, n_rows, batch_size))
-    if len(starts) > 1 and n_rows - starts[-1] == 1:
-        starts.pop()
-    return [*starts, n_rows]
-
-
-def take_rows(tensor: Tensor, rows: slice | Tensor) -> Tensor:
-    """Rows of ``[S or R, N, ...]`` at the places ``rows``: a slice, or int64 ``[S, B]``."""
-    if isinstance(rows, slice):
-        return tensor[:, rows]
-    index = rows.repeat_interleave(len(tensor) // len(rows), 0)
-    return tensor[torch.arange(len(tensor), device=tensor.device)[:, None], index]
-
-
-def put_rows(tensor: Tensor, order: Tensor) -> Tensor:
-    """The inverse of ``take_rows`` for an order of all rows, int64 ``[S, N]``."""
-    return take_rows(tensor, order.argsort(1))

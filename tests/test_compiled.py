@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cst_lightning import DirectMethod, Feedback, InputError, SelfTraining, UniformDM, fit
+from cst_lightning import DirectMethod, Feedback, InputError, SelfTraining, UniformDM, fit, kernels
 from cst_lightning import compiled as engine
 from tests.conftest import TinyDataModule, tiny_protocol
 
@@ -125,7 +125,7 @@ def test_a_long_log_goes_through_in_several_calls(monkeypatch):
     make = student_of(data, tiny_protocol("released"), [0.0, 1.0])
     whole = make()
     fit(whole, data.train, max_epochs=2)
-    monkeypatch.setattr("cst_lightning.stacked._RUN_BYTES", 1)
+    monkeypatch.setattr("cst_lightning.minibatches._RUN_BYTES", 1)
     parts = make()
     fit(parts, data.train, max_epochs=2)
     assert torch.equal(parts.training_loss, whole.training_loss)
@@ -236,9 +236,9 @@ def test_a_first_run_and_a_later_one_give_the_same_bits(tmp_path):
 
 def test_elementary_functions_are_right_to_single_precision():
     below = np.linspace(-86, 0, 5001, dtype=np.float32)
-    assert np.allclose([engine._exp(x) for x in below], np.exp(below.astype(float)), rtol=1e-6, atol=0)
+    assert np.allclose([kernels._exp(x) for x in below], np.exp(below.astype(float)), rtol=1e-6, atol=0)
     share = np.linspace(0, 1, 5001, dtype=np.float32)
-    assert np.allclose([engine._log1p(x) for x in share], np.log1p(share.astype(float)), rtol=3e-7, atol=1e-8)
+    assert np.allclose([kernels._log1p(x) for x in share], np.log1p(share.astype(float)), rtol=3e-7, atol=1e-8)
     wide = np.exp(np.linspace(-17, 17, 5001)).astype(np.float32)
-    assert np.allclose([engine._log(x) for x in wide], np.log(wide.astype(float)), rtol=1e-6, atol=2e-7)
-    assert np.isnan(engine._exp(np.float32(np.nan)))
+    assert np.allclose([kernels._log(x) for x in wide], np.log(wide.astype(float)), rtol=1e-6, atol=2e-7)
+    assert np.isnan(kernels._exp(np.float32(np.nan)))

@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmarks.grid import backbones
 from cst_lightning import DirectMethod, Feedback, InputError, SelfTraining, UniformDM, fit, self_train
-from cst_lightning.stacked import batch_bounds
+from cst_lightning.minibatches import batch_bounds
 from tests.conftest import TinyDataModule, tiny_protocol
 
 BACKBONES = sorted(backbones().found)

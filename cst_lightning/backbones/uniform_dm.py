@@ -7,9 +7,10 @@ from typing_extensions import override
 
 from cst_lightning.feedback import Feedback
 from cst_lightning.losses import Entries, observed_entries
+from cst_lightning.minibatches import take_rows
 from cst_lightning.propensity import Overlap, estimate_propensities, inverse_propensity_weights
 from cst_lightning.protocols import Protocol
-from cst_lightning.stacked import StackedModule, take_rows
+from cst_lightning.stacked import StackedModule
 
 
 class UniformDM(StackedModule):
