@@ -520,7 +520,7 @@ def _whole_words(n: int) -> int:
 
 @_jit
 def _exp(x: np.float32) -> np.float32:
-    """``exp`` of a number of at most 0, to 2e-7: 2 to a whole power times a polynomial, which vectorises."""
+    """``exp`` of a number of at most 0, to 5e-7: 2 to a whole power times a polynomial, which vectorises."""
     x = np.float32(-87) if x < -87 else x
     whole = np.int32(x * np.float32(1.44269504) - _HALF)
     f = x - np.float32(whole) * np.float32(0.693147181)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from cst_lightning import Feedback, PotentialOutcomes, Protocol, get_protocol
+from benchmarks.grid import backbones
+from cst_lightning import Feedback, PotentialOutcomes, Protocol, fit, get_protocol
 from datamodules.base import BanditDataModule, Draw
 
 torch.set_num_threads(1)
@@ -44,6 +45,29 @@ def tiny_protocol(name: str = "written", **changes) -> Protocol:
     small = {"hidden": 6, "hidden_udm": 6, "hidden_cst": 6, "batch_size": 16, "max_epochs": 3, "max_epochs_hsic": 3}
     small |= {"max_epochs_udm": 3, "max_epochs_cst": [3]}
     return get_protocol(name).replace(**{**small, **changes})
+
+
+BACKBONES = sorted(backbones().found)
+
+
+def train(backbone, protocol, data, **changes):
+    """The backbone of that name, trained."""
+    part = backbones().get(backbone)
+    module = part(data.shape, data.seeds, protocol, part.default_grid(protocol), **changes)
+    fit(module, data)
+    return module
+
+
+def make_data(seeds, protocol, **sizes):
+    return TinyDataModule(seeds, protocol.holdout, **sizes)
+
+
+def state_of(module, replicate):
+    return {name: value[replicate] for name, value in module.replicate_state().items()}
+
+
+def close(one, other, tolerance=2e-5):
+    return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=tolerance) for name in one)
 
 
 @pytest.fixture

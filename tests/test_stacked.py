@@ -1,8 +1,5 @@
 """The laws of stacked training, for every backbone and for self-training."""
 
-import json
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -13,31 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.grid import backbones
-from cst_lightning import DirectMethod, Feedback, InputError, SelfTraining, UniformDM, fit, self_train
+from cst_lightning import DirectMethod, Feedback, InputError, UniformDM, fit, self_train
 from cst_lightning.minibatches import batch_bounds
-from tests.conftest import TinyDataModule, tiny_protocol
+from tests.conftest import BACKBONES, TinyDataModule, close, make_data, state_of, tiny_protocol, train
 
-BACKBONES = sorted(backbones().found)
 PROTOCOLS = ("written", "released", "matched")
-
-
-def train(backbone, protocol, data, **changes):
-    part = backbones().get(backbone)
-    module = part(data.shape, data.seeds, protocol, part.default_grid(protocol), **changes)
-    fit(module, data)
-    return module
-
-
-def make_data(seeds, protocol, **sizes):
-    return TinyDataModule(seeds, protocol.holdout, **sizes)
-
-
-def state_of(module, replicate):
-    return {name: value[replicate] for name, value in module.replicate_state().items()}
-
-
-def close(one, other, tolerance=2e-5):
-    return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=tolerance) for name in one)
 
 
 @pytest.mark.parametrize("protocol_name", PROTOCOLS)
@@ -235,48 +212,6 @@ def test_a_log_of_another_shape_is_refused():
         fit(DirectMethod({"n_features": 3, "n_actions": 2}, [0, 1], protocol), make_data([0, 1], protocol))
 
 
-@pytest.mark.parametrize("variant", [*BACKBONES, "cst"])
-def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant, tmp_path):
-    protocol = tiny_protocol("matched")
-    data = make_data([0, 1], protocol)
-    module = train("dm" if variant == "cst" else variant, protocol, data)
-    if variant == "cst":
-        module = self_train(module, data, cvat_weights=[0.0, 1.0])
-    path = tmp_path / "model.ckpt"
-    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
-    trainer.strategy.connect(module)
-    trainer.save_checkpoint(path)
-    torch.save(data.test.x, tmp_path / "x.pt")
-    code = (
-        f"import torch; from {type(module).__module__} import {type(module).__name__} as C; torch.set_num_threads(1); "
-        f"m = C.load_from_checkpoint({str(path)!r}, weights_only=True); x = torch.load({str(tmp_path / 'x.pt')!r}); "
-        f"torch.save(m(x), {str(tmp_path / 'p.pt')!r})"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert torch.equal(torch.load(tmp_path / "p.pt"), module(data.test.x))
-
-
-def test_training_resumed_from_a_checkpoint_gives_the_same_numbers(tmp_path):
-    protocol = tiny_protocol("matched", max_epochs=8)
-
-    def run(max_epochs, resume=None):
-        data = make_data([0, 1], protocol)
-        module = DirectMethod(data.shape, data.seeds, protocol)
-        trainer = pl.Trainer(
-            max_epochs=max_epochs, logger=False, enable_progress_bar=False, accelerator="cpu", num_sanity_val_steps=0,
-            enable_model_summary=False, default_root_dir=tmp_path,
-            callbacks=[pl.callbacks.ModelCheckpoint(tmp_path, filename=f"{max_epochs}", save_top_k=1)],
-        )  # fmt: skip
-        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-        return module
-
-    whole = run(8)
-    run(4)
-    resumed = run(8, str(tmp_path / "4.ckpt"))
-    for name, value in whole.replicate_state().items():
-        assert torch.equal(value, resumed.replicate_state()[name])
-
-
 def test_lightnings_own_stages_work(tmp_path, tiny):
     module = DirectMethod(tiny.shape, tiny.seeds, tiny_protocol())
     logger = pl.loggers.CSVLogger(tmp_path)
@@ -296,11 +231,6 @@ def test_uniform_dm_reports_overlap():
     assert isinstance(module, UniformDM)
     assert len(module.overlap.effective_sample_size) == 2
     assert all(0 < size <= 1 for size in module.overlap.effective_sample_size)
-
-
-def test_hyperparameters_are_plain_values(tiny):
-    student = SelfTraining(tiny.shape, tiny.seeds, tiny_protocol(), [0.0, 1.0])
-    assert json.loads(json.dumps(dict(student.hparams)))["grid"] == [[0.0, 1.0]] * 2
 
 
 class FailsLater(DirectMethod):
@@ -324,31 +254,6 @@ def test_a_replicate_that_fails_later_goes_back_to_finite_weights(keep):
     best = 3 if keep == "last" else int(torch.stack(seen.losses)[:4, 1].argmin())
     own = state_of(module, 1)
     assert all(torch.equal(value[1], own[name]) for name, value in seen.states[best].items())
-
-
-def test_lightnings_checkpoint_predicts_like_the_trained_module(tmp_path):
-    protocol = tiny_protocol("matched", max_epochs=60, patience=3, learning_rate=0.02)
-    data = make_data([0, 1], protocol)
-    module = DirectMethod(data.shape, data.seeds, protocol)
-    saver = pl.callbacks.ModelCheckpoint(tmp_path, save_last=True)
-    fit(module, data, enable_checkpointing=True, callbacks=[saver])
-    again = DirectMethod.load_from_checkpoint(saver.last_model_path, weights_only=True)
-    assert torch.equal(again(data.test.x), module(data.test.x))
-
-
-def test_a_loaded_module_trains_like_a_fresh_one(tmp_path):
-    protocol = tiny_protocol("matched")
-    data = make_data([0, 1], protocol)
-    module = train("dm", protocol, data)
-    module.failed_epoch[1] = 2
-    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
-    trainer.strategy.connect(module)
-    trainer.save_checkpoint(tmp_path / "m.ckpt")
-    loaded = DirectMethod.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
-    for one in (module, loaded):
-        fit(one, data)
-        assert one.failed_epoch.tolist() == [0, 0]
-    assert close(state_of(module, 0), state_of(loaded, 0), 0)
 
 
 def test_a_loader_of_two_logs_is_refused():
