@@ -1,7 +1,5 @@
 """The laws of stacked training, for every backbone and for self-training."""
 
-from itertools import pairwise
-
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -11,7 +9,6 @@ from torch import nn
 
 from benchmarks.grid import backbones
 from cst_lightning import DirectMethod, Feedback, InputError, UniformDM, fit, self_train
-from cst_lightning.minibatches import batch_bounds
 from tests.conftest import BACKBONES, TinyDataModule, close, make_data, state_of, tiny_protocol, train
 
 PROTOCOLS = ("written", "released", "matched")
@@ -137,13 +134,6 @@ def test_convergence_asks_for_a_relative_improvement_and_keeps_the_last_epoch():
         kept = state_of(module, replicate)
         assert stopped == 4  # the loss does not halve in three epochs after the first
         assert all(torch.equal(value[replicate], kept[name]) for name, value in seen.states[stopped - 1].items())
-
-
-@pytest.mark.parametrize("n_rows", [1, 2, 64, 65, 128, 129, 130])
-def test_every_row_is_in_one_minibatch_and_none_is_alone(n_rows):
-    bounds = batch_bounds(n_rows, min(64, n_rows))
-    assert (bounds[0], bounds[-1]) == (0, n_rows)
-    assert n_rows == 1 or all(1 < stop - start <= 65 for start, stop in pairwise(bounds))
 
 
 def test_fewer_rows_than_a_batch_is_an_error():
