@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import product
 from typing import Any
 
 import cst_lightning.backbones
@@ -19,17 +20,35 @@ from cst_lightning.self_training import SelfTraining
 from cst_lightning.stacked import StackedModule
 from datamodules.catalogue import DataSpec, data_modules
 
-METHODS = ("backbone", "pl", "pl_cvat")
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is trained on top of a backbone: nothing, or students with pseudo-labels."""
+
+    title: str
+    soft: bool = False  # the teacher's probabilities as labels, whatever the protocol has
+    cvat: bool = False
+
+
+METHODS = {
+    "backbone": Method("backbone"),
+    "pl": Method("PL"),
+    "pl_cvat": Method("PL + CVAT", cvat=True),
+    "pl_soft": Method("soft PL", soft=True),
+    "pl_soft_cvat": Method("soft PL + CVAT", soft=True, cvat=True),
+}
 _LAST_SEED = (2**32 - 2) // 81  # the data's seed is 81 r + 1, and numpy's legacy stream takes 32 bits
 
 #: protocol fields that every training reads
 _TRAINING = (
     "architecture", "depth", "dropout", "batch_size", "shuffle", "stopping", "patience", "min_improvement", "keep",
 )  # fmt: skip
+_IMPUTING = ("rounds", "labels")
 _SELF_TRAINING = (
-    "hidden_cst", "learning_rate_cst", "max_epochs_cst", "keep_cst", "rounds", "labels", "teacher_dropout",
-    "drop_median", "warm_start", "reduction",
+    *_IMPUTING, "hidden_cst", "learning_rate_cst", "max_epochs_cst", "keep_cst", "teacher_dropout", "drop_median",
+    "warm_start", "reduction",
 )  # fmt: skip
 _CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing")
 
@@ -54,18 +73,19 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """All that changes the cell's numbers and nothing else: an explicit choice of fields."""
         backbone = backbones().get(self.backbone)
-        fields = {*_TRAINING, *self.dataset.protocol_fields}
+        method = METHODS[self.method]
+        fields = {*self.dataset.protocol_fields, *(_TRAINING if backbone.has_gradient else ())}
         if backbone.protocol_fields is None:
             fields |= set(self.protocol.to_dict()) - {"name"}
         else:
             fields |= set(backbone.protocol_fields)
         if self.method != "backbone":
-            fields |= set(_SELF_TRAINING)
-        if self.method == "pl_cvat":
+            fields |= set(_SELF_TRAINING if backbone.has_gradient else _IMPUTING)
+        if method.cvat:
             fields |= set(_CVAT)
-        if self.method == "pl_cvat" or len(backbone.default_grid(self.protocol)) > 1:
+        if method.cvat or len(backbone.default_grid(self.protocol)) > 1:
             fields |= {"selection", *get_rule(self.protocol.selection).protocol_fields}
-        values = self.protocol.to_dict()
+        values = self.protocol.to_dict() | ({"labels": "soft"} if method.soft else {})
         identity = {
             "record_version": RECORD_VERSION,
             "dataset": str(self.dataset),
@@ -118,10 +138,20 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A named choice: blocks of (data sets, backbones), and defaults that the command line can replace."""
+class Block:
+    """Every one of some data sets with every one of some backbones and methods."""
 
-    blocks: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    datasets: tuple[str, ...]
+    backbones: tuple[str, ...]
+    methods: tuple[str, ...]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named choice of blocks, and defaults that the command line can replace."""
+
+    blocks: tuple[Block, ...]
     seeds: tuple[int, ...]
     protocol: str
     overrides: Mapping[str, Any]
@@ -129,18 +159,27 @@ class Preset:
 
 
 _ALL = ("dm", "hsic", "udm")
+_PAPER = ("backbone", "pl", "pl_cvat")
+_SKLEARN = ("s_logistic", "t_logistic", "s_boosting")
+_REAL = ("D1", "D2", "D3", "D4", "D5", "scene", "yeast")
+_FIXED = {"stopping": "fixed", "keep": "last", "keep_cst": "last", "max_epochs": 1000, "max_epochs_cst": [1000]}
 _SHORT = {"max_epochs": 3, "max_epochs_hsic": 3, "max_epochs_udm": 3, "max_epochs_cst": [3], "batch_size": 32}
 
 PRESETS = {
     "smoke": Preset(
-        blocks=((("D1@n=128,n_test=600,n_validation=100", "multilabel", "moons"), _ALL),),
+        blocks=(
+            Block(("D1@n=128,n_test=600,n_validation=100", "multilabel", "moons"), _ALL, _PAPER),
+            Block(
+                ("multilabel",), (*_SKLEARN, "constant", "dm_early", "dm_scaled", "dm_slow"), ("backbone", "pl_soft")
+            ),
+        ),
         seeds=(0, 1),
         protocol="written",
         overrides=_SHORT,
         about="every kind of data x backbone x method for three epochs: does it run",
     ),
     "quick": Preset(
-        blocks=((("D1",), _ALL),),
+        blocks=(Block(("D1",), _ALL, _PAPER),),
         seeds=(0, 1, 2, 3, 4),
         protocol="matched",
         overrides={"cvat_weights": [0.1, 1.0]},
@@ -148,13 +187,44 @@ PRESETS = {
     ),
     "paper": Preset(
         blocks=(
-            (("D1", "D2", "D3", "D4", "D5", "scene", "yeast"), _ALL),
-            (("D1@o=1", "D1@o=2", "D1@o=3"), ("dm",)),
+            Block(_REAL, _ALL, _PAPER),
+            Block(("D1@o=1", "D1@o=2", "D1@o=3"), ("dm",), _PAPER),
         ),
         seeds=(0, 1, 2, 3, 4),
         protocol="written",
         overrides={},
         about="every cell of the paper's tables: 72",
+    ),
+    "baselines": Preset(
+        blocks=(
+            Block(_REAL, ("constant", "dm_early", "dm_scaled", "dm_slow"), ("backbone",)),
+            Block(_REAL, _SKLEARN, ("backbone", "pl", "pl_soft")),
+        ),
+        seeds=(0, 1, 2, 3, 4),
+        protocol="released",
+        overrides={},
+        about="what any method must be seen against: constants, scikit-learn's learners with CST on top, DM's variants",
+    ),
+    "overlap": Preset(
+        blocks=(
+            Block(tuple(f"D1@o={o}" for o in (1, 2, 3, 5, 10, 20)), ("dm", "udm", "s_logistic"), _PAPER),
+            Block(("D1", "D1@unlogged=1", "D1@unlogged=2"), ("dm", "udm", "s_logistic"), _PAPER),
+        ),
+        seeds=tuple(range(10)),
+        protocol="matched",
+        overrides={},
+        about="D1 under logging policies from even to near deterministic, and with prices that were never set",
+    ),
+    "ablation": Preset(
+        blocks=tuple(
+            Block(_REAL, ("dm",), (*_PAPER, "pl_soft"), {"hidden": width, "hidden_cst": width, **stopping})
+            for width in (8, 32, 128)
+            for stopping in ({}, _FIXED)
+        ),
+        seeds=(0, 1, 2, 3, 4),
+        protocol="matched",
+        overrides={"cvat_weights": [0.1, 1.0]},
+        about="width 8, 32, 128 x early stopping or 1000 epochs x backbone, PL, soft PL, PL + CVAT",
     ),
 }
 
@@ -191,45 +261,60 @@ def make_jobs(
 
     Args:
         datasets, backbone_names, methods, seeds: replace the preset's choice. A data set that the
-            preset has keeps the preset's backbones, any other gets them all.
+            preset has keeps the preset's backbones, a backbone its methods; others get DM, HSIC and UDM, and
+            the paper's methods. A backbone without gradients gets no method with CVAT.
         overrides: protocol fields that replace the protocol's.
     """
     if preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
     chosen = PRESETS[preset]
-    resolved = get_protocol(protocol or chosen.protocol).replace(**{**chosen.overrides, **(overrides or {})})
-    get_rule(resolved.selection)
     for method in methods or ():
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
-    ordered = tuple(method for method in METHODS if method in (methods or METHODS))
     seed_list = parse_seeds(seeds) if seeds is not None else chosen.seeds
+    base = get_protocol(protocol or chosen.protocol)
     jobs = []
-    for spec, names in _pairs(chosen, datasets, backbone_names):
-        for name in names:
-            backbones().get(name)
-            jobs.append(Job(spec, name, ordered, seed_list, resolved))
+    for text, name, block in _entries(chosen, datasets, backbone_names):
+        resolved = base.replace(**{**chosen.overrides, **block.overrides, **(overrides or {})})
+        get_rule(resolved.selection)
+        fitting = tuple(m for m in METHODS if m in (methods or block.methods) and _can(name, m))
+        if not fitting:
+            allowed = ", ".join(m for m in METHODS if _can(name, m))
+            raise InputError(f"methods: backbone {name} has no gradient for CVAT; allowed are {allowed}")
+        jobs.append(Job(DataSpec.parse(text), name, fitting, seed_list, resolved))
     for job in jobs:
         if jobs.count(job) > 1:
             raise InputError(f"{job.label} is given twice")
-    _check_selection(resolved, ordered, jobs)
+    _check_selection(jobs)
     return jobs
 
 
-def _pairs(
+def _can(backbone: str, method: str) -> bool:
+    return backbones().get(backbone).has_gradient or not METHODS[method].cvat
+
+
+def _entries(
     preset: Preset, datasets: Sequence[str] | None, backbone_names: Sequence[str] | None
-) -> Iterator[tuple[DataSpec, Sequence[str]]]:
-    own = {str(DataSpec.parse(text)): names for texts, names in preset.blocks for text in texts}
-    for text in datasets if datasets is not None else own:
-        spec = DataSpec.parse(text)
-        yield spec, backbone_names if backbone_names is not None else own.get(str(spec), _ALL)
+) -> Iterator[tuple[str, str, Block]]:
+    """Data sets and backbones, each with the blocks of the preset that hold it."""
+    planned: dict[str, dict[str, list[Block]]] = {}
+    for block in preset.blocks:
+        for text, name in product(block.datasets, block.backbones):
+            planned.setdefault(str(DataSpec.parse(text)), {}).setdefault(name, []).append(block)
+    for text in planned if datasets is None else [str(DataSpec.parse(text)) for text in datasets]:
+        own = planned.get(text, {})
+        for name in backbone_names if backbone_names is not None else own or _ALL:
+            for block in own.get(name, [Block((text,), (name,), _PAPER)]):
+                yield text, name, block
 
 
-def _check_selection(protocol: Protocol, methods: Sequence[str], jobs: Sequence[Job]) -> None:
-    chooses = "pl_cvat" in methods and len(protocol.cvat_weights) > 1
-    chooses |= any(len(backbones().get(job.backbone).default_grid(protocol)) > 1 for job in jobs)
-    if chooses and not get_rule(protocol.selection).oracle and protocol.holdout == 0:
-        raise InputError(
-            f"selection={protocol.selection} looks at held-out observed rows, and protocol {protocol.name} holds out "
-            "none: add --override.holdout 0.2, or choose an oracle rule"
-        )
+def _check_selection(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        protocol = job.protocol
+        chooses = any(METHODS[method].cvat for method in job.methods) and len(protocol.cvat_weights) > 1
+        chooses |= len(backbones().get(job.backbone).default_grid(protocol)) > 1
+        if chooses and not get_rule(protocol.selection).oracle and protocol.holdout == 0:
+            raise InputError(
+                f"selection={protocol.selection} looks at held-out observed rows, and protocol {protocol.name} holds "
+                "out none: add --override.holdout 0.2, or choose an oracle rule"
+            )

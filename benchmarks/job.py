@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import platform
+import resource
 import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,10 +23,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import Cell, Job, backbones
+from benchmarks.grid import METHODS, Cell, Job, backbones
 from benchmarks.store import Record, Store
+from cst_lightning.backbones.constant import Constant
 from cst_lightning.fitting import fit
-from cst_lightning.metrics import evaluate
+from cst_lightning.metrics import evaluate, reliability
+from cst_lightning.propensity import inverse_propensity_weights
 from cst_lightning.selection import best, get_rule, scores
 from cst_lightning.self_training import Round, SelfTraining, self_train
 from cst_lightning.stacked import StackedModule
@@ -54,7 +58,7 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     """
     quiet()
     clock = _Clock(job, resolve_device(settings.device))
-    progress = _Progress(job, report)
+    progress, curves = _Progress(job, report), list[_Curve]()
     report("data", 0.0)
     data = job.dataset.make(job.seeds, job.protocol, settings.data_dir)
     data.setup()
@@ -64,7 +68,9 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
         accelerator = "gpu" if clock.device == "cuda" else "cpu"
         # a part with callbacks of its own may need what is logged; nothing else here looks at it
         plain = type(module).configure_callbacks is StackedModule.configure_callbacks
-        arguments: dict[str, Any] = {"accelerator": accelerator, "callbacks": [progress], "barebones": plain}
+        curves.append(_Curve())
+        callbacks = [progress, curves[-1]]
+        arguments: dict[str, Any] = {"accelerator": accelerator, "callbacks": callbacks, "barebones": plain}
         fit(module, data, max_epochs=max_epochs, **arguments)
 
     backbone_class = backbones().get(job.backbone)
@@ -75,28 +81,13 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     cells = {cell.method: cell for cell in job.cells}
     wanted = {cell.method for cell in cells_to_run(job, store, settings.on_existing)}
     if "backbone" in wanted:
-        made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, rounds=[])
+        made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, [], curves)
         store.write(cells["backbone"], _record(cells["backbone"], made, data, clock))
-    if set(cells) == {"backbone"}:
-        return
-    weights = [0.0] * ("pl" in cells) + list(job.protocol.cvat_weights) * ("pl_cvat" in cells)
-    rounds: list[Round] = []
-    student = self_train(
-        backbone,
-        data,
-        cvat_weights=weights,
-        audit=data.train_outcomes,
-        fitter=fitter,
-        on_round=lambda _, done: rounds.append(done),
-    )
-    n_pl = int("pl" in cells)
-    for method, first in (("pl", 0), ("pl_cvat", n_pl)):
-        if method not in wanted:
-            continue
-        last = n_pl if method == "pl" else len(weights)
-        own = _choose(student, data, first, last)
-        made = _Made(student, own, _by_weight(student, data, own) if last - first > 1 else [], backbone, rounds)
-        store.write(cells[method], _record(cells[method], made, data, clock))
+    for soft in (False, True):
+        group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
+        for method, made in _train_students(group, job, backbone, data, fitter, curves):
+            if method in wanted:
+                store.write(cells[method], _record(cells[method], made, data, clock))
 
 
 @dataclass(frozen=True)
@@ -117,10 +108,42 @@ class _Made:
     by_weight: list[dict[str, dict[str, float]]]
     backbone: StackedModule
     rounds: list[Round]
+    curves: Sequence[_Curve]  # of the backbone, or of each round
 
     def replicate(self, number: int) -> int:
         """Place in the stack of the variant chosen for seed ``number``."""
         return number * self.module.n_variants + self.choice.variants[number]
+
+
+def _train_students(
+    methods: Sequence[str],
+    job: Job,
+    backbone: StackedModule,
+    data: BanditDataModule,
+    fitter: Callable[..., None],
+    curves: list[_Curve],
+) -> Iterator[tuple[str, _Made]]:
+    """Train methods of one kind of labels, PL as weight 0 of CVAT's grid, in one stack."""
+    if not methods:
+        return
+    protocol = job.protocol.replace(labels="soft") if METHODS[methods[0]].soft else job.protocol
+    n_plain = sum(not METHODS[method].cvat for method in methods)
+    weights = [0.0] * n_plain + list(protocol.cvat_weights) * (n_plain < len(methods))
+    rounds, n_before = list[Round](), len(curves)
+    student = self_train(
+        backbone,
+        data,
+        cvat_weights=weights,
+        audit=data.train_outcomes,
+        fitter=fitter,
+        on_round=lambda _, done: rounds.append(done),
+        protocol=protocol,
+    )
+    for method in methods:
+        first, last = (n_plain, len(weights)) if METHODS[method].cvat else (0, n_plain)
+        choice = _choose(student, data, first, last)
+        by_weight = _by_weight(student, data, choice) if last - first > 1 else []
+        yield method, _Made(student, choice, by_weight, backbone, rounds, curves[n_before:])
 
 
 def _choose(module: StackedModule, data: BanditDataModule, first: int = 0, last: int | None = None) -> _Choice:
@@ -145,8 +168,10 @@ def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -
 
 def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> Record:
     module = made.module.select(made.choice.variants)
-    values = evaluate(module.logits(data.test.x), data.test)
-    floor = data.test.floor()
+    logits = module.logits(data.test.x).cpu()
+    values = evaluate(logits, data.test)
+    bins = reliability(logits, data.test.outcomes)
+    floor, constant = data.test.floor(), _constant(cell, data)
     results = []
     for number, seed in enumerate(cell.seeds):
         failed = _failed_in(made, number)
@@ -162,6 +187,8 @@ def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> R
                 "backbone_weight": made.backbone.grid[number][0] if _has_grid(made.backbone) else None,
                 "metrics": numbers,
                 "floor": {name: _number(value[number]) for name, value in floor.items()},
+                "constant": {name: _number(value[number]) for name, value in constant.items()},
+                "reliability": {} if failed else bins[number],
                 "scores": _scores(made, number),
                 "by_weight": made.by_weight[number] if made.by_weight else {},
                 "rounds": [_round_of(done, made.replicate(number)) for done in made.rounds],
@@ -179,14 +206,31 @@ def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> R
         "metrics": list(values),
         "results": results,
         "overlap": asdict(overlap) if overlap else None,
+        "curves": [curve.of([made.replicate(number) for number in range(len(cell.seeds))]) for curve in made.curves],
         "data": {
             "n_train": data.train.n_rows,
             "n_held_out": data.validation.n_rows if data.validation is not None else 0,
             "n_test": data.test.x.shape[1],
             "n_missing_outcomes": data.train.n_missing.tolist(),
+            "effective_sample_size": _effective_sample_size(data),
         },
         "provenance": clock.provenance(),
     }
+
+
+def _constant(cell: Cell, data: BanditDataModule) -> dict[str, Tensor]:
+    """NLL and Hamming loss of the observed shares of each action's outcomes, the least that a method must beat."""
+    constant = Constant(data.shape, cell.seeds, cell.protocol)
+    fit(constant, data.train)
+    return evaluate(constant.logits(data.test.x), data.test, ["nll", "hamming"])
+
+
+def _effective_sample_size(data: BanditDataModule) -> list[float] | None:
+    """Of the weights ``1 / pi(a | x)`` with the policy that logged the training rows, as a share of them, ``[S]``."""
+    truth = data.train_outcomes
+    if truth is None or truth.propensity is None:
+        return None
+    return inverse_propensity_weights(data.train, truth.propensity, 0.0)[1].effective_sample_size
 
 
 def failed_record(cell: Cell, error: str, device: str) -> Record:
@@ -248,15 +292,16 @@ class _Progress(pl.Callback):
         protocol = job.protocol
         backbone = backbones().get(job.backbone)
         self._parts = [float(backbone.epochs(protocol))]
-        if set(job.methods) != {"backbone"}:
-            n_replicates = ("pl" in job.methods) + 3 * len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
-            self._parts += [float(protocol.cst_epochs(number) * n_replicates) for number in range(protocol.rounds)]
+        students = [METHODS[method] for method in job.methods if method != "backbone"]
+        for soft in sorted({method.soft for method in students}):
+            passes = sum(3 * len(protocol.cvat_weights) if m.cvat else 1 for m in students if m.soft == soft)
+            self._parts += [float(protocol.cst_epochs(number) * passes) for number in range(protocol.rounds)]
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
 
     def begin(self, module: StackedModule) -> None:
         """The next training starts."""
         self._number += 1
-        self._label = module.name if self._number == 0 else f"round {self._number}"
+        self._label = module.name if self._number == 0 else f"round {module.stage}"
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -267,6 +312,42 @@ class _Progress(pl.Callback):
         share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
         done = sum(self._parts[: self._number]) + share * self._parts[self._number]
         self._report(f"{self._label}, epoch {trainer.current_epoch + 1}", done / sum(self._parts))
+
+
+class _Curve(pl.Callback):
+    """The course of one training: each replicate's training loss and, where rows are held out, their NLL.
+
+    It keeps every epoch at first and then every second, fourth, ... so that at most ``_POINTS`` stay.
+    """
+
+    _POINTS = 60
+
+    def __init__(self) -> None:
+        self._epochs, self._every = dict[int, tuple[Tensor, Tensor | None]](), 1
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        if epoch % self._every or not isinstance(pl_module, StackedModule) or not pl_module.has_gradient:
+            return
+        self._epochs[epoch] = pl_module.training_loss.cpu(), pl_module.validation_nll
+        if len(self._epochs) > self._POINTS:
+            self._every *= 2
+            self._epochs = {epoch: seen for epoch, seen in self._epochs.items() if epoch % self._every == 0}
+
+    def of(self, replicates: Sequence[int]) -> dict[str, Any]:
+        """As a record has it: ``epoch``, and by seed ``training_loss`` and ``validation_nll`` (or None)."""
+        losses, held_out = zip(*self._epochs.values(), strict=True) if self._epochs else ((), ())
+
+        def series(values: Sequence[Tensor]) -> list[list[float | None]]:
+            return [[_number(value[replicate]) for value in values] for replicate in replicates]
+
+        watched = any(value is not None for value in held_out)
+        return {
+            "epoch": list(self._epochs),
+            "training_loss": series(losses),
+            "validation_nll": series([value.cpu() for value in held_out if value is not None]) if watched else None,
+        }
 
 
 class _Clock:
@@ -281,6 +362,8 @@ class _Clock:
         return _provenance(self.device) | {
             "seconds": time.monotonic() - self._start,
             "cpu_seconds": time.process_time() - self._cpu_start,
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            / (2**20 if sys.platform == "darwin" else 2**10),
             "methods_trained_together": list(self._job.methods),
         }
 

@@ -14,14 +14,24 @@ from statistics import fmean
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.grid import Cell
+from benchmarks.grid import METHODS, Cell
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
 from cst_lightning.protocols import Protocol
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
-_BACKBONES = {"dm": "DM", "hsic": "HSIC", "udm": "UDM"}
-_METHODS = {"backbone": "backbone", "pl": "PL", "pl_cvat": "PL + CVAT"}
+_BACKBONES = {
+    "dm": "DM",
+    "hsic": "HSIC",
+    "udm": "UDM",
+    "constant": "constant",
+    "s_logistic": "S-learner, logistic",
+    "t_logistic": "T-learner, logistic",
+    "s_boosting": "S-learner, boosted trees",
+    "dm_early": "DM, early stopping",
+    "dm_scaled": "DM, temperature",
+    "dm_slow": "DM at HSIC's rate",
+}
 ORACLE = "†"
 _COLUMNS = (
     "protocol", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean", "standard_error",
@@ -91,7 +101,7 @@ def _grid(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[str, str]], d
     datasets = list(dict.fromkeys(str(entry.cell.dataset) for entry in entries))
     rows = list(dict.fromkeys((entry.cell.backbone, entry.cell.method) for entry in entries))
     order = list(dict.fromkeys(backbone for backbone, _ in rows))
-    rows.sort(key=lambda row: (order.index(row[0]), list(_METHODS).index(row[1])))
+    rows.sort(key=lambda row: (order.index(row[0]), list(METHODS).index(row[1])))
     by_place = {(str(e.cell.dataset), e.cell.backbone, e.cell.method): e for e in entries}
     return datasets, rows, by_place
 
@@ -155,7 +165,7 @@ def to_markdown(entries: Sequence[Entry]) -> str:
     for backbone, method in rows:
         found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
         ours = [f"**{_ours(entry)}**" if entry is not None and entry.best else _ours(entry) for entry in found]
-        lines.append(f"| {backbone_title(backbone)} | {_METHODS[method]} | ours | " + " | ".join(ours) + " |")
+        lines.append(f"| {backbone_title(backbone)} | {METHODS[method].title} | ours | " + " | ".join(ours) + " |")
         if any(entry is not None and entry.paper for entry in found):
             lines.append("| | | paper | " + " | ".join(map(_paper, found)) + " |")
     floors = [_floor(entries, dataset) for dataset in datasets]
@@ -196,7 +206,9 @@ def to_latex(entries: Sequence[Entry]) -> str:
     for backbone, method in rows:
         found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
         ours = [rf"\textbf{{{tex(_ours(e))}}}" if e is not None and e.best else tex(_ours(e)) for e in found]
-        lines.append(f"{tex(backbone_title(backbone))} & {tex(_METHODS[method])} & ours & " + " & ".join(ours) + r" \\")
+        lines.append(
+            f"{tex(backbone_title(backbone))} & {tex(METHODS[method].title)} & ours & " + " & ".join(ours) + r" \\"
+        )
         if any(entry is not None and entry.paper for entry in found):
             lines.append("& & paper & " + " & ".join(tex(_paper(entry)) for entry in found) + r" \\")
     floors = [_floor(entries, dataset) for dataset in datasets]
@@ -222,7 +234,7 @@ def to_terminal(entries: Sequence[Entry]) -> Table:
         found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
         ours = [Text(_ours(e), style="bold" if e is not None and e.best else "") for e in found]
         name = backbone_title(backbone) if backbone != previous else ""
-        table.add_row(name, _METHODS[method], "ours", *ours)
+        table.add_row(name, METHODS[method].title, "ours", *ours)
         if any(entry is not None and entry.paper for entry in found):
             table.add_row("", "", "paper", *(Text(_paper(entry), style="dim") for entry in found))
         previous = backbone

@@ -182,6 +182,10 @@ class PotentialOutcomes(_Record):
         """``K``."""
         return self.outcomes.shape[-1]
 
+    def likeliest(self) -> Tensor:
+        """The Bayes classifier ``f*``, ``[S, N, K]``: the likeliest outcome; the outcome where the truth is unknown."""
+        return self.outcomes if self.probabilities is None else self.probabilities.argmax(-1)
+
     def floor(self) -> dict[str, Tensor]:
         """Expected NLL and Hamming loss of the true distribution, ``[S]`` each; empty where it is unknown.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytorch_lightning as pl
@@ -53,9 +54,12 @@ def fit(
         trainer: further arguments of ``pytorch_lightning.Trainer``, which win over the quiet defaults.
             ``barebones=True`` is the fastest, where nothing looks at what is logged.
     """
-    epochs = type(module).epochs(module.protocol) if max_epochs is None else max_epochs
+    epochs = module.max_epochs if max_epochs is None else max_epochs
     data = LogDataModule(data) if isinstance(data, Feedback) else data
     arguments: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1} | trainer
     if not arguments.get("barebones"):
         arguments = _QUIET | arguments
-    pl.Trainer(**arguments).fit(module, datamodule=data)
+    with warnings.catch_warnings():
+        if not module.has_gradient:
+            warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
+        pl.Trainer(**arguments).fit(module, datamodule=data)

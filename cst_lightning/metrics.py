@@ -162,6 +162,33 @@ class CalibrationError(_Pooled):
         return multiclass_calibration_error(p, outcome, num_classes=p.shape[-1], n_bins=self.n_bins)
 
 
+def reliability(logits: Tensor, outcomes: Tensor, n_bins: int = 15) -> list[dict[str, list[float]]]:
+    """What a reliability curve is drawn of: for each replicate, ``n_bins`` equal bins of the predicted probability.
+
+    For ``m = 2`` of ``p(1)`` against outcome 1; otherwise of the likeliest outcome's probability against its
+    being right. Entries of all rows and actions are pooled.
+
+    Args:
+        logits: ``[R, N, K, m-1]``. outcomes: ``[R, N, K]``.
+
+    Returns:
+        For each replicate ``count``, ``predicted`` (mean probability) and ``observed`` (share that came true), lists
+        of ``n_bins``; the last two are 0 in an empty bin.
+    """
+    out = []
+    for one, truth in zip(probs(logits).double().flatten(1, 2), outcomes.flatten(1), strict=True):
+        p, hit = (one[:, 1], truth == 1) if one.shape[-1] == 2 else (one.amax(-1), one.argmax(-1) == truth)
+        place = (p * n_bins).long().clamp(max=n_bins - 1)
+        count, predicted, observed = (
+            torch.zeros(n_bins, dtype=torch.float64, device=p.device).index_add_(0, place, value.double())
+            for value in (torch.ones_like(p), p, hit)
+        )
+        least = count.clamp(min=1)
+        values = {"count": count, "predicted": predicted / least, "observed": observed / least}
+        out.append({name: value.tolist() for name, value in values.items()})
+    return out
+
+
 #: name in records and tables: class; the classes that take ``probabilities`` need the true distribution
 METRICS: dict[str, type[Metric]] = {
     "nll": NLL,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -35,7 +35,6 @@ class SelfTraining(StackedModule):
     """
 
     name = "cst"
-    _teacher: tuple[StackedModule] | None = None  # a tuple hides it from nn.Module: it is not part of the student
     _counterfactual: Tensor  # 1 at actions not taken, [S, N, K]
     _entries: Entries  # factual outcomes and pseudo-labels of the whole log
 
@@ -54,6 +53,11 @@ class SelfTraining(StackedModule):
     def epochs(cls, protocol: Protocol) -> int:
         return protocol.cst_epochs(0)
 
+    @property
+    @override
+    def max_epochs(self) -> int:
+        return self.protocol.cst_epochs(max(0, self.stage - 1))
+
     @override
     def kept(self) -> Literal["last", "best"]:
         return self.protocol.keep_cst
@@ -64,6 +68,7 @@ class SelfTraining(StackedModule):
         assert self._teacher is not None
         self._teacher[0].cpu()
 
+    @override
     def teach(self, teacher: StackedModule) -> None:
         """Take pseudo-labels from ``teacher``: one variant for all of the student's, or one for each."""
         if teacher.seeds != self.seeds or teacher.n_variants not in (1, self.n_variants):
@@ -73,7 +78,7 @@ class SelfTraining(StackedModule):
             )
         if self.protocol.drop_median and self.shape.n_outcomes != 2:
             raise InputError("protocol field drop_median=True: allowed for two outcomes only")
-        self._teacher = (teacher,)
+        super().teach(teacher)
         if self.protocol.warm_start:
             self._start_from(teacher)
 
@@ -127,7 +132,7 @@ class SelfTraining(StackedModule):
                     network(x[:, start:stop], self.random("teacher", network.n_bits(stop - start)), track=False).logits
                     for start, stop in pairwise(own)
                 ]
-        return torch.cat(parts, 1)
+        return self._teacher[0].calibrate(torch.cat(parts, 1))
 
     @override
     def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
@@ -201,8 +206,15 @@ class Round:
             above ``objective_end`` (step 1 of Proposition 1).
         changed: share of pseudo-labels that the student would give otherwise than its teacher.
         stopped_epoch: epochs trained. failed_epoch: epoch in which the loss turned non-finite, else 0.
+        inconsistency: share of (row, action) entries whose likeliest outcome the student changes under the
+            perturbation of length ``cvat_eps`` that moves its logit most: ``R_B(f)`` of Theorem 1, from below.
+            None for a student without gradients or with more than two outcomes.
         label_error: where potential outcomes are known, the share of wrong pseudo-labels among the
             entries of each action and true outcome, ``[R][K][m]`` (None where there is no such entry).
+        bayes_error: the same against the Bayes classifier ``f*`` (``PotentialOutcomes.likeliest``): its largest
+            entry is the ``alpha`` that Theorem 1 wants below 0.2.
+        teacher_error, student_error: share of all entries of the log at which teacher and student differ
+            from ``f*``: ``Err`` of Theorem 1.
     """
 
     objective_start: list[float]
@@ -211,7 +223,11 @@ class Round:
     changed: list[float]
     stopped_epoch: list[int]
     failed_epoch: list[int]
+    inconsistency: list[float] | None
     label_error: list[list[list[float | None]]] | None
+    bayes_error: list[list[list[float | None]]] | None
+    teacher_error: list[float] | None
+    student_error: list[float] | None
 
 
 def self_train(
@@ -223,37 +239,43 @@ def self_train(
     audit: PotentialOutcomes | None = None,
     network: Callable[[], nn.Module] | None = None,
     fitter: Callable[..., None] = fit,
-    on_round: Callable[[SelfTraining, Round], None] | None = None,
-) -> SelfTraining:
+    on_round: Callable[[StackedModule, Round], None] | None = None,
+    protocol: Protocol | None = None,
+) -> StackedModule:
     """Algorithm 1: train one student for each CVAT weight of each seed, all in one stack.
 
     Args:
-        backbone: a trained backbone with one variant a seed; it is the first teacher.
+        backbone: a trained backbone with one variant a seed; it is the first teacher. A scikit-learn
+            learner's students are learners of its kind, any other's ``SelfTraining`` modules.
         data: a data module whose ``train`` is the log, or the log itself.
         cvat_weights: one student each; 0 is PL.
         rounds: by default the protocol's.
-        audit: the potential outcomes of the training rows, used for ``Round.label_error`` alone.
+        audit: the potential outcomes of the training rows, used for what ``Round`` says of errors alone.
         network: a plain ``nn.Module`` factory for the students (see ``LiftedNetwork``); by default the backbone's.
         fitter: called as ``fitter(module, data, max_epochs=...)``.
         on_round: called with the student and what its round did.
+        protocol: of the students; by default the backbone's.
 
     Returns:
         The student of the last round, ``S * len(cvat_weights)`` replicates.
     """
-    protocol = backbone.protocol
+    protocol = protocol or backbone.protocol
     if not all(0 <= weight < math.inf for weight in cvat_weights):
         raise InputError(f"cvat_weights={list(cvat_weights)}: allowed are finite weights from 0")
+    if any(cvat_weights) and not backbone.has_gradient:
+        raise InputError(f"cvat_weights={list(cvat_weights)}: {backbone.name} has no gradient for CVAT; allowed is 0")
     n_rounds = protocol.rounds if rounds is None else rounds
     if n_rounds < 1:
         raise InputError(f"rounds={rounds}: allowed is from 1")
     data = LogDataModule(data) if isinstance(data, Feedback) else data
     feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
     network = network or backbone.factory
-    teacher: StackedModule = backbone
+    student_class = backbone.student_class or SelfTraining
+    teacher = backbone
     for number in range(n_rounds):
-        student = SelfTraining(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
+        student = student_class(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
         student.teach(teacher)
-        fitter(student, data, max_epochs=protocol.cst_epochs(number))
+        fitter(student, data, max_epochs=student.max_epochs)
         if on_round is not None:
             on_round(student, _describe(teacher, student, feedback.expand(len(student.seeds)), audit))
         teacher = student
@@ -276,15 +298,16 @@ def with_factual(target: Tensor, feedback: Feedback) -> Tensor:
     return torch.where(here, observed[:, :, None], target)
 
 
-def label_error(labels: Tensor, feedback: Feedback, potential: PotentialOutcomes) -> Tensor:
+def label_error(labels: Tensor, feedback: Feedback, truth: Tensor, n_outcomes: int) -> Tensor:
     """Share of wrong pseudo-labels by action and true outcome, ``[R, K, m]`` (NaN where there is no entry).
 
     Args:
         labels: outcome indices of every action, ``[R, N, K]``; only actions not taken are counted.
+        truth: the right ones, ``[S, N, K]``.
     """
     n_labellings = len(labels) // len(feedback.action)
-    truth, taken = (t.repeat_interleave(n_labellings, 0) for t in (potential.outcomes, feedback.taken))
-    of_class = torch.nn.functional.one_hot(truth, potential.n_outcomes).bool() & ~taken[..., None]
+    truth, taken = (t.repeat_interleave(n_labellings, 0) for t in (truth, feedback.taken))
+    of_class = torch.nn.functional.one_hot(truth, n_outcomes).bool() & ~taken[..., None]
     wrong = (labels != truth)[..., None] & of_class
     return wrong.sum(1) / of_class.sum(1)
 
@@ -308,7 +331,7 @@ def at_median(p: Tensor, bounds: Sequence[int]) -> Tensor:
 
 @torch.no_grad()
 def _describe(
-    teacher: StackedModule, student: SelfTraining, feedback: Feedback, audit: PotentialOutcomes | None
+    teacher: StackedModule, student: StackedModule, feedback: Feedback, audit: PotentialOutcomes | None
 ) -> Round:
     by_teacher, by_student = teacher.logits(feedback.x).cpu(), student.logits(feedback.x).cpu()
     by_teacher = by_teacher.repeat_interleave(len(by_student) // len(by_teacher), 0)
@@ -319,10 +342,9 @@ def _describe(
     counted = torch.where((feedback.outcome == MISSING)[..., None], counterfactual, 1.0)
     counterfactual, counted = (student.repeat(t) for t in (counterfactual, counted))
     changed = (mode(by_teacher) != mode(by_student)).float() * counterfactual
-    errors = None
+    errors = dict.fromkeys(("label_error", "bayes_error", "teacher_error", "student_error"))
     if audit is not None:
-        measured = label_error(mode(by_teacher), feedback, audit.to("cpu").expand(len(student.seeds)))
-        errors = [[[None if v != v else v for v in row] for row in r] for r in measured.tolist()]
+        errors = _errors(mode(by_teacher), mode(by_student), feedback, audit.to("cpu").expand(len(student.seeds)))
     return Round(
         objective_start=mean_objective(by_teacher, old, counted).tolist(),
         objective_end=mean_objective(by_student, old, counted).tolist(),
@@ -330,5 +352,41 @@ def _describe(
         changed=(changed.sum((1, 2)) / counterfactual.sum((1, 2)).clamp(min=1)).tolist(),
         stopped_epoch=student.stopped_epoch.tolist(),
         failed_epoch=student.failed_epoch.tolist(),
-        label_error=errors,
+        inconsistency=inconsistency(student, feedback.x, student.protocol.cvat_eps),
+        **errors,
     )
+
+
+def _errors(by_teacher: Tensor, by_student: Tensor, feedback: Feedback, audit: PotentialOutcomes) -> dict[str, Any]:
+    truth = audit.likeliest()
+    by_class = {"label_error": audit.outcomes, "bayes_error": truth}
+    shares = {name: label_error(by_teacher, feedback, of, audit.n_outcomes) for name, of in by_class.items()}
+    plain = {
+        name: [[[None if v != v else v for v in row] for row in r] for r in s.tolist()] for name, s in shares.items()
+    }
+    truth = truth.repeat_interleave(len(by_student) // len(truth), 0)
+    differs = {"teacher_error": by_teacher != truth, "student_error": by_student != truth}
+    return plain | {name: wrong.float().mean((1, 2)).tolist() for name, wrong in differs.items()}
+
+
+def inconsistency(module: StackedModule, x: Tensor, eps: float) -> list[float] | None:
+    """Share of entries whose likeliest outcome changes within ``eps`` of their context, a lower bound; ``[R]``.
+
+    Each (row, action) moves by ``eps`` along the gradient of its own logit, towards the other outcome.
+
+    Args:
+        x: contexts ``[S, N, d]``.
+    """
+    if not module.has_gradient or module.shape.n_outcomes != 2:
+        return None
+    x = module.repeat(x.to(module.device))
+    changed = torch.zeros(x.shape[:1], device=x.device)
+    for action in range(module.shape.n_actions):
+        at = x.detach().requires_grad_()
+        with torch.enable_grad():
+            logit = module.network(at, track=False).logits[:, :, action, 0]
+            (gradient,) = torch.autograd.grad(logit.sum(), at)
+        step = eps * gradient / gradient.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        moved = module.network(at - torch.where(logit > 0, 1, -1)[..., None] * step, track=False)
+        changed += ((moved.logits[:, :, action, 0] > 0) != (logit > 0)).float().mean(1)
+    return (changed / module.shape.n_actions).tolist()

@@ -57,12 +57,17 @@ class StackedModule(pl.LightningModule):
     name = ""
     #: raise it when a change alters the results: it is part of a run's identity
     version = 2
+    #: trained by gradients, as CVAT needs; False for a learner of another kind (see ``estimators.py``)
+    has_gradient = True
+    #: class of the students that learn from it; None is ``SelfTraining``
+    student_class: type[StackedModule] | None = None
     #: train by compiled code where it applies (see ``docs/performance.md``); False always trains by autograd
     compiled = True
     #: over the entries of a minibatch that count
     reduction: Reduction = "mean"
     #: protocol fields that this part reads besides those of every training; None says it may read all
     protocol_fields: tuple[str, ...] | None = None
+    _teacher: tuple[StackedModule] | None = None  # a tuple hides it from nn.Module: it is no part of its student
     stopped_epoch: Tensor
     failed_epoch: Tensor
     hyperparameter: Tensor  # the grid as one value a replicate, [R]
@@ -127,6 +132,11 @@ class StackedModule(pl.LightningModule):
         """Epochs under ``protocol``, at most."""
         return protocol.max_epochs
 
+    @property
+    def max_epochs(self) -> int:
+        """Epochs of this module, at most."""
+        return self.epochs(self.protocol)
+
     @classmethod
     def default_grid(cls, protocol: Protocol) -> tuple[float, ...]:
         """Values of the hyper-parameter to train under ``protocol``."""
@@ -177,6 +187,10 @@ class StackedModule(pl.LightningModule):
         """What the compiled code needs besides ``entries``, for minibatches of ``sizes`` rows at ``rows``."""
         return None
 
+    def teach(self, teacher: StackedModule) -> None:
+        """Make ``teacher`` the source of the pseudo-labels of this student's fit."""
+        self._teacher = (teacher,)
+
     # --- the stack ------------------------------------------------------------------------------
 
     @property
@@ -219,6 +233,13 @@ class StackedModule(pl.LightningModule):
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Logits of every action without dropout; contexts ``[S or 1, N, d]`` (or ``[N, d]``) to ``[R, N, K, m-1]``."""
+        x = self._contexts(x)
+        starts = range(0, x.shape[1], _EVALUATION_ROWS)
+        logits = [self.network(x[:, start : start + _EVALUATION_ROWS]).logits for start in starts]
+        return self.calibrate(torch.cat(logits, 1))
+
+    def _contexts(self, x: Tensor) -> Tensor:
+        """Checked contexts, ``[S, N, d]``."""
         x = torch.as_tensor(x, dtype=torch.float32, device=self.device)
         x = x[None] if x.ndim == 2 else x
         if x.ndim != 3 or x.shape[-1] != self.shape.n_features or x.shape[0] not in (1, len(self.seeds)):
@@ -226,9 +247,11 @@ class StackedModule(pl.LightningModule):
                 f"x has shape {tuple(x.shape)}: allowed is [N, {self.shape.n_features}], for all seeds alike, or "
                 f"[{len(self.seeds)}, N, {self.shape.n_features}]"
             )
-        x = x.expand(len(self.seeds), -1, -1)
-        starts = range(0, x.shape[1], _EVALUATION_ROWS)
-        return torch.cat([self.network(x[:, start : start + _EVALUATION_ROWS]).logits for start in starts], 1)
+        return x.expand(len(self.seeds), -1, -1)
+
+    def calibrate(self, logits: Tensor) -> Tensor:
+        """What becomes of the network's logits ``[R, N, K, m-1]`` before anyone sees them."""
+        return logits
 
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities of all outcomes under every action, ``[R, N, K, m]``, without dropout."""

@@ -37,9 +37,11 @@ class ReplicateStopping(pl.Callback):
 
     Args:
         rule: ``fixed`` runs all epochs; ``converged`` watches the training loss; ``early`` watches
-            the NLL of the held-out observed rows (``val_dataloaders``).
+            the NLL of held-out observed rows.
         patience: epochs without improvement after which a replicate stops.
         min_improvement: relative improvement that counts.
+        held_out: where the held-out rows of ``early`` are: with the loader (``val_dataloaders``), or with the
+            module, which then sets ``validation_nll`` in every training step.
         keep: ``best`` keeps the epoch of the lowest watched value (for ``fixed``: training loss),
             ``last`` the epoch a replicate stopped at.
     """
@@ -50,8 +52,10 @@ class ReplicateStopping(pl.Callback):
         patience: int = 50,
         min_improvement: float = 0.0,
         keep: Literal["last", "best"] = "last",
+        held_out: Literal["loader", "module"] = "loader",
     ) -> None:
         self.rule, self.patience, self.min_improvement, self.keep = rule, patience, min_improvement, keep
+        self._by_validation = rule == "early" and held_out == "loader"
         self._state: dict[str, Tensor] = {}
         self._snapshot: dict[str, Tensor] = {}
         self._last_epoch = 0
@@ -60,7 +64,7 @@ class ReplicateStopping(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin anew, or go on from a checkpoint's state."""
         module = cast("StackedParameters", pl_module)
-        if self.rule == "early" and not sum(trainer.num_val_batches):
+        if self._by_validation and not sum(trainer.num_val_batches):
             raise InputError("stopping=early needs held-out observed rows: give the data a holdout, such as 0.2")
         if self._state:
             self._state = {name: value.to(pl_module.device) for name, value in self._state.items()}
@@ -84,8 +88,8 @@ class ReplicateStopping(pl.Callback):
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take in an epoch without validation; early stopping counts validations only."""
-        if self._last_epoch != trainer.current_epoch + 1 and self.rule != "early":
+        """Take in an epoch without validation; early stopping by a loader counts validations only."""
+        if self._last_epoch != trainer.current_epoch + 1 and not self._by_validation:
             self._take_in(trainer, cast("StackedParameters", pl_module))
 
     def _take_in(self, trainer: pl.Trainer, module: StackedParameters) -> None:

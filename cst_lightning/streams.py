@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PURPOSES = ("init", "order", "dropout", "teacher", "cvat")
+PURPOSES = ("init", "order", "dropout", "teacher", "cvat", "held_out")
 
 _AHEAD = 1 << 16  # 64-bit words a seed to draw ahead for a device that is not the CPU: fewer copies
 

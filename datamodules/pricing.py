@@ -35,6 +35,7 @@ class PricingDataModule(BanditDataModule):
         overlap: 0 is the default policy ``pi(p = i | x) = x_i / sum_j x_j``; ``o > 0`` is the softmax
             of ``o * x_i`` (Table 5). Both over the first ``n_prices`` features.
         n_prices: ``K``, prices 1 to K.
+        unlogged: how many of the highest prices the policy never sets: nothing is observed about them.
         n_train, n_validation, n_test: rows; the validation rows are the first of the test rows, as
             in the code, and are not evaluated on.
         n_features: ``d``.
@@ -51,6 +52,7 @@ class PricingDataModule(BanditDataModule):
         *,
         overlap: float = 0.0,
         n_prices: int = 5,
+        unlogged: int = 0,
         n_train: int = 1000,
         n_validation: int = 500,
         n_test: int = 10_000,
@@ -66,12 +68,15 @@ class PricingDataModule(BanditDataModule):
             raise InputError(f"overlap={overlap}: allowed is from 0")
         if not 2 <= n_prices <= n_features:
             raise InputError(f"n_prices={n_prices}: allowed is from 2 to n_features={n_features}")
+        if not 0 <= unlogged < n_prices:
+            raise InputError(f"unlogged={unlogged}: allowed is from 0, below n_prices={n_prices}")
         if not (n_train >= 1 and 1 <= n_validation < n_test):
             raise InputError(
                 f"n_train={n_train}, n_validation={n_validation}, n_test={n_test}: allowed are "
                 "n_train >= 1 and 1 <= n_validation < n_test"
             )
         self.demand, self.overlap, self.n_prices, self.price_term = demand, overlap, n_prices, price_term
+        self.unlogged = unlogged
         self.n_train, self.n_validation, self.n_test, self.n_features = n_train, n_validation, n_test, n_features
 
     @override
@@ -91,7 +96,7 @@ class PricingDataModule(BanditDataModule):
             propensity=stack("test_propensity"),
         )
         return Draw(
-            log=Feedback(stack("x_train"), action, outcome, self.n_prices),
+            log=Feedback(stack("x_train"), action, outcome, self.n_prices, allow_unlogged=self.unlogged > 0),
             log_outcomes=PotentialOutcomes(
                 stack("x_train"),
                 log_outcomes,
@@ -103,12 +108,8 @@ class PricingDataModule(BanditDataModule):
         )
 
     def _draw_one(self, rng: RandomState) -> dict[str, NDArray[np.generic]]:
-        x_train = rng.uniform(size=(self.n_train, self.n_features))
-        rng.uniform(size=(self.n_validation, self.n_features))  # the code draws these rows and never uses them
-        x_test = rng.uniform(size=(self.n_test, self.n_features))
-        a = rng.uniform(size=_N_TERMS)
-        b = rng.uniform(size=(_N_TERMS, self.n_features))
-        c = rng.uniform(size=(_N_TERMS, self.n_features))
+        x_train, x_test = self._draw_contexts(rng)
+        a, b, c = self._draw_appeal(rng)
         train_propensity = self.propensity(x_train)
         action = draw_actions(train_propensity, rng)
         train_probability = self._probability(x_train, a, b, c)
@@ -128,10 +129,27 @@ class PricingDataModule(BanditDataModule):
 
     def propensity(self, x: Floats) -> Floats:
         """Logging policy, ``[N, K]`` for contexts ``[N, d]``."""
-        first = x[:, : self.n_prices]
-        if self.overlap > 0:
-            return np.asarray(softmax(first * self.overlap, axis=1))
-        return np.asarray(first / first.sum(1, keepdims=True))
+        first = x[:, : self.n_prices - self.unlogged]
+        policy = softmax(first * self.overlap, axis=1) if self.overlap > 0 else first / first.sum(1, keepdims=True)
+        return np.pad(policy, ((0, 0), (0, self.unlogged)))
+
+    def probability(self, seed: int, x: Floats) -> Floats:
+        """Probability of buying at each price under the demand of ``seed``, ``[N, K]`` for contexts ``[N, d]``."""
+        rng = RandomState(data_seed(seed))
+        self._draw_contexts(rng)
+        return self._probability(x, *self._draw_appeal(rng))
+
+    def _draw_contexts(self, rng: RandomState) -> tuple[Floats, Floats]:
+        """Of the log and of the test rows."""
+        x_train = rng.uniform(size=(self.n_train, self.n_features))
+        rng.uniform(size=(self.n_validation, self.n_features))  # the code draws these rows and never uses them
+        return x_train, rng.uniform(size=(self.n_test, self.n_features))
+
+    def _draw_appeal(self, rng: RandomState) -> tuple[Floats, Floats, Floats]:
+        """``a``, ``b`` and ``c`` of ``appeal``."""
+        a = rng.uniform(size=_N_TERMS)
+        b, c = (rng.uniform(size=(_N_TERMS, self.n_features)) for _ in range(2))
+        return a, b, c
 
     def _probability(self, x: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
         """Probability of buying at each price, ``[N, K]``."""

@@ -49,8 +49,9 @@ def test_every_protocol_field_is_part_of_some_identity_and_its_name_of_none():
 @pytest.mark.parametrize(
     ("field", "unaffected"),
     [
-        ("cvat_weights", {"backbone", "pl"}),
-        ("cvat_eps", {"backbone", "pl"}),
+        ("cvat_weights", {"backbone", "pl", "pl_soft"}),
+        ("cvat_eps", {"backbone", "pl", "pl_soft"}),
+        ("labels", {"backbone", "pl_soft", "pl_soft_cvat"}),
         ("rounds", {"backbone"}),
         ("hidden_cst", {"backbone"}),
         ("learning_rate", set()),
@@ -154,7 +155,11 @@ def test_two_parts_of_one_name_are_an_error(tmp_path, monkeypatch):
 
 
 def test_everything_is_registered():
-    assert set(backbones().found) == {"dm", "hsic", "udm"}
+    networks, learners = (
+        {"dm", "hsic", "udm", "dm_early", "dm_scaled", "dm_slow"},
+        {"constant", "s_logistic", "t_logistic", "s_boosting"},
+    )
+    assert set(backbones().found) == networks | learners
     assert set(data_modules().found) == {"D1", "D2", "D3", "D4", "D5", "scene", "yeast", "moons", "multilabel"}
     assert not backbones().failed
     assert not data_modules().failed

@@ -68,7 +68,7 @@ def test_label_error_counts_actions_not_taken_by_class():
     feedback = Feedback(torch.zeros(1, 4, 1), [[0, 0, 1, 1]], [[0, 0, 0, 0]], 2)
     potential = PotentialOutcomes(torch.zeros(1, 4, 1), torch.tensor([[[0, 1], [0, 1], [1, 0], [0, 0]]]))
     labels = torch.tensor([[[1, 1], [1, 0], [1, 1], [1, 1]]])
-    error = label_error(labels, feedback, potential)
+    error = label_error(labels, feedback, potential.outcomes, potential.n_outcomes)
     assert error[0].nan_to_num(-1).tolist() == [[1.0, 0.0], [-1.0, 0.5]]
 
 

@@ -153,7 +153,7 @@ class Normed(nn.Module):
         return self.head(z), z
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("backbone", sorted({*BACKBONES} - {"dm_early"}))  # which goes back to its best epoch
 def test_a_plain_module_with_batch_norm_trains_on_every_row(backbone):
     protocol = tiny_protocol(batch_size=64)
     data = make_data([0, 1], protocol, n=129)

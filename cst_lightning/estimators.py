@@ -1,0 +1,208 @@
+"""Any scikit-learn classifier as a backbone: one estimator a seed (or one a seed and action)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from torch import Tensor, nn
+from typing_extensions import override
+
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import Feedback
+from cst_lightning.losses import Entries, observed_entries
+from cst_lightning.protocols import Protocol
+from cst_lightning.self_training import pseudo_labels, with_factual
+from cst_lightning.stacked import StackedModule
+
+_LEAST_PROBABILITY = 1e-7
+_FOLDS = 5
+
+
+class SmoothedFrequencies(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """The share of each outcome, whatever the features, with one more of each: ``(n_k + 1) / (n + m)``."""
+
+    def __init__(self, n_outcomes: int = 2) -> None:
+        self.n_outcomes = n_outcomes
+
+    def fit(self, x: Any, y: NDArray[np.int64], sample_weight: NDArray[np.float64] | None = None) -> Self:
+        """Count."""
+        counts = np.bincount(y, sample_weight, self.n_outcomes) + 1
+        self.classes_ = np.arange(self.n_outcomes)
+        self.shares_ = counts / counts.sum()
+        return self
+
+    def predict_proba(self, x: Any) -> NDArray[np.float64]:
+        """``[n, m]``."""
+        return np.tile(self.shares_, (len(x), 1))
+
+
+class EstimatorBackbone(StackedModule):
+    """A scikit-learn classifier in a backbone's place.
+
+    It is fitted once on the whole log, in one epoch of one step, whatever the protocol's epochs. As a
+    student it is fitted to the observed outcomes and the pseudo-labels of every other action
+    together, with the settings that its teacher's search chose on observed rows. It has no gradient,
+    so it has no CVAT, and its models are in no checkpoint (they could only be pickled).
+
+    ``per_action=False`` (an S-learner) gives the estimator the contexts and, as the last column, the
+    action's index; ``True`` (a T-learner) gives each action an estimator of its own.
+    """
+
+    has_gradient = False
+    per_action = False
+    protocol_fields = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.n_variants > 1 or self.factory is not None:
+            raise InputError(f"{type(self).__name__} takes neither a network nor a grid of more than one value")
+        self.fitted: list[list[Any]] = []  # by seed, and by action for a T-learner
+
+    def make_estimator(self, seed: int) -> Any:
+        """A new scikit-learn classifier; a ``GridSearchCV`` is searched on observed rows and never on pseudo-labels."""
+        raise NotImplementedError(f"{type(self).__name__} must define make_estimator")
+
+    # --- what the stack asks ---------------------------------------------------------------------
+
+    @override
+    @classmethod
+    def epochs(cls, protocol: Protocol) -> int:
+        return 1
+
+    @property
+    def student_class(self) -> type[StackedModule]:  # type: ignore[override]
+        """Its students are of its own kind."""
+        return type(self)
+
+    @override
+    def _make_network(self, factory: Callable[[], nn.Module] | None) -> Any:
+        self.factory = factory
+        return nn.Identity()
+
+    @override
+    def configure_optimizers(self) -> None:  # type: ignore[override]
+        return None
+
+    @override
+    def configure_callbacks(self) -> list[pl.Callback]:
+        return []
+
+    @override
+    def select(self, variants: Any) -> Self:
+        return self
+
+    @override
+    def training_step(self, feedback: Feedback, batch_idx: int) -> None:
+        feedback = self._aligned(feedback).to("cpu")
+        entries = self.entries(feedback, slice(None))
+        target, weight = (t.double().numpy() for t in entries)
+        self.fitted = [
+            self._fit_seed(place, feedback.x[place].double().numpy(), target[place], weight[place])
+            for place in range(len(self.seeds))
+        ]
+        self.stopped_epoch.fill_(1)
+
+    @override
+    def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
+        if self._teacher is None:
+            return observed_entries(batch)
+        labels = pseudo_labels(self._teacher[0].logits(batch.x).cpu(), self.protocol.labels)
+        counted = torch.where((batch.outcome == -1)[..., None], ~batch.taken, True)
+        return Entries(with_factual(labels, batch), counted.float())
+
+    @override
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        x = self._contexts(x).cpu()
+        rows = [self._logits_of(models, part.double().numpy()) for models, part in zip(self.fitted, x, strict=True)]
+        return torch.from_numpy(np.stack(rows)).float()
+
+    # --- one seed --------------------------------------------------------------------------------
+
+    def _fit_seed(
+        self, place: int, x: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
+    ) -> list[Any]:
+        """Estimators of a seed from targets ``[N, K, m-1]`` and weights ``[N, K]``."""
+        row, action = weight.nonzero()
+        positive = target[row, action]
+        shares = np.concatenate([1 - positive.sum(1, keepdims=True), positive], 1)
+        entry, outcome = shares.nonzero()  # a soft label is one sample an outcome
+        sample_weight = weight[row, action][entry] * shares[entry, outcome]
+        row, action = row[entry], action[entry]
+        if not self.per_action:
+            features = _with_action(x[row], action)
+            return [self._fit_one(place, 0, features, outcome, sample_weight)]
+        return [
+            self._fit_one(place, k, x[row[mine]], outcome[mine], sample_weight[mine])
+            for k in range(self.shape.n_actions)
+            for mine in [action == k]
+        ]
+
+    def _fit_one(self, place: int, number: int, x: Any, outcome: NDArray[np.int64], weight: NDArray[np.float64]) -> Any:
+        counts = np.bincount(outcome, minlength=1)
+        counts = counts[counts > 0]
+        if len(counts) < 2:  # nothing to tell apart
+            return SmoothedFrequencies(self.shape.n_outcomes).fit(x, outcome, weight)
+        chosen = self._settled(place, number)
+        if chosen is None:
+            chosen = self.make_estimator(self.seeds[place])
+        if isinstance(chosen, GridSearchCV):
+            if counts.min() < 2:  # no fold to score on
+                return SmoothedFrequencies(self.shape.n_outcomes).fit(x, outcome, weight)
+            folds = StratifiedKFold(min(_FOLDS, int(counts.min())), shuffle=True, random_state=self.seeds[place])
+            chosen.set_params(cv=folds)
+        parameters = {_weight_name(chosen): weight} if np.ptp(weight) else {}
+        return chosen.fit(x, outcome, **parameters)
+
+    def _settled(self, place: int, number: int) -> Any:
+        """An estimator with the teacher's settings, not yet fitted; None where there is none to take over."""
+        if self._teacher is None or not isinstance(self._teacher[0], EstimatorBackbone):
+            return None
+        model = self._teacher[0].fitted[place][number]
+        if isinstance(model, GridSearchCV):
+            return clone(model.best_estimator_)
+        return None if isinstance(model, SmoothedFrequencies) else clone(model)
+
+    def _logits_of(self, models: list[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``[N, K, m-1]``."""
+        n_actions, n_outcomes = self.shape.n_actions, self.shape.n_outcomes
+        p = np.zeros((len(x), n_actions, n_outcomes))
+        for k in range(n_actions):
+            model = models[k] if self.per_action else models[0]
+            features = x if self.per_action else _with_action(x, np.full(len(x), k))
+            p[:, k, model.classes_] = model.predict_proba(features)
+        p = np.log(p.clip(_LEAST_PROBABILITY))
+        return np.asarray(p[..., 1:] - p[..., :1])
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        raise InputError(
+            f"{type(self).__name__} cannot be kept in a checkpoint: a scikit-learn model could only be pickled; "
+            "give the Trainer enable_checkpointing=False"
+        )
+
+
+def action_columns(n_features: int, n_actions: int) -> ColumnTransformer:
+    """Standardised contexts and the action, the last column, as ``K`` indicators: features for a linear S-learner."""
+    one_hot = OneHotEncoder(categories=[np.arange(n_actions)], sparse_output=False)
+    return ColumnTransformer([("action", one_hot, [n_features])], remainder=StandardScaler())
+
+
+def _with_action(x: NDArray[np.float64], action: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.column_stack([x, action])
+
+
+def _weight_name(estimator: Any) -> str:
+    """How ``fit`` wants sample weights: a pipeline hands them to its last step by name."""
+    inner = estimator.estimator if isinstance(estimator, GridSearchCV) else estimator
+    steps = getattr(inner, "steps", None)
+    return f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
