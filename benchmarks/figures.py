@@ -1,4 +1,4 @@
-"""Figures of results."""
+"""Figures of results: one style, colours that colour-blind readers tell apart, and a marker besides each colour."""
 
 from __future__ import annotations
 
@@ -7,27 +7,153 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import pandas as pd
+
+from benchmarks.grid import METHODS
+from benchmarks.statistics import Ranks
+from benchmarks.store import replace_file
+from benchmarks.tables import backbone_title, title
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from benchmarks.speed import Measured
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def subplots(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    """A figure of panels, ``[n_rows, n_columns]`` axes, inches a panel; drawn without a display."""
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    size = (width * n_columns, height * n_rows)
+    return plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Put the figure in place whole; the same figure gives the same bytes."""
+    from matplotlib import pyplot as plt
+
+    arguments: dict[str, Any] = {"format": path.suffix[1:], "dpi": 150}
+    if path.suffix == ".svg":
+        arguments["metadata"] = {"Date": None}
+    with mpl.rc_context({"svg.hashsalt": "cst-lightning"}):
+        replace_file(path, lambda temporary: figure.savefig(temporary, **arguments))
+    plt.close(figure)
+
+
+def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
+    """Ours against the paper's, a panel a metric, with both standard errors; on the line they agree."""
+    metrics = list(dict.fromkeys(compared["metric"]))
+    figure, axes = subplots(1, len(metrics), 4.6, 4.4)
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        mine = compared[compared["metric"] == metric]
+        ends = [mine[["ours", "paper"]].to_numpy().min() * 0.93, mine[["ours", "paper"]].to_numpy().max() * 1.07]
+        axis.plot(ends, ends, color="0.6", lw=1, zorder=0)
+        for colour, (backbone, of_backbone) in zip(_COLOURS, mine.groupby("backbone", sort=False), strict=False):
+            for marker, (method, points) in zip(_MARKERS, of_backbone.groupby("method", sort=False), strict=False):
+                axis.errorbar(
+                    points["paper"], points["ours"], xerr=points["paper_se"], yerr=points["ours_se"], fmt=marker,
+                    color=colour, ms=5, lw=0.8, alpha=0.85, label=_name(str(backbone), str(method)),
+                )  # fmt: skip
+        axis.set(xscale="log", yscale="log", xlabel="paper", ylabel="ours", title=title(metric))
+        plain = mpl.ticker.ScalarFormatter()
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter(plain)
+            side.set_minor_formatter(mpl.ticker.NullFormatter())
+            side.set_major_locator(
+                mpl.ticker.LogLocator(subs=(1, 2, 3, 5) if metric == "nll" else (1, 1.5, 2, 2.5, 3, 4))
+            )
+    axes[0][0].legend(fontsize="x-small")
+    save(figure, path)
+
+
+def plot_ranks(ranks: Ranks, path: Path) -> None:
+    """Critical-difference diagram: average ranks, and bars over methods that are not told apart."""
+    from scikit_posthocs import critical_difference_diagram
+
+    figure, axes = subplots(1, 1, 9.0, 1.2 + 0.17 * len(ranks.mean))
+    critical_difference_diagram(
+        ranks.mean,
+        ranks.pairwise_p,
+        ax=axes[0][0],
+        label_fmt_left="{label} ({rank:.1f}) ",
+        label_fmt_right=" ({rank:.1f}) {label}",
+        color_palette=["black"] * len(ranks.mean),
+        elbow_props={"color": "0.5", "linewidth": 1},
+    )
+    save(figure, path)
+
+
+def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
+    """Theorem 1's quantities and Proposition 1's objective by round, over all seeds of each data set."""
+    known = rounds[rounds["method"].isin(["pl", "pl_cvat"])]
+    figure, axes = subplots(1, 3, 4.2, 3.8)
+    datasets = list(dict.fromkeys(known["dataset"]))
+    datasets = [name for name in datasets if "@" not in name] or datasets
+    styles = {name: {"color": c, "marker": m} for name, c, m in zip(datasets, _COLOURS, _MARKERS, strict=False)}
+    for dataset, style in styles.items():
+        mine = known[known["dataset"] == dataset]
+        by_round = mine.groupby("round")[["alpha", "student_error", "objective_start", "objective_imputed"]].mean()
+        first = mine[mine["round"] == 1]["teacher_error"].mean()
+        axes[0][0].plot(by_round.index, by_round["alpha"], label=dataset, **style)
+        axes[0][1].plot([0, *by_round.index], [first, *by_round["student_error"]], label=dataset, **style)
+        if mine["bound"].notna().any():
+            axes[0][1].axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=style["color"])
+        start = by_round["objective_start"].iloc[0]
+        axes[0][2].plot([0, *by_round.index], [start, *by_round["objective_imputed"]], label=dataset, **style)
+    axes[0][0].axhline(0.2, ls="--", color="0.4", lw=1)
+    axes[0][0].set(title="largest class error of the labels (dashed: 0.2)", xlabel="round", ylabel="α")
+    axes[0][1].set(title="error against f* (dotted: bound, cut at 1)", xlabel="round (0: backbone)", ylabel="Err")
+    axes[0][2].set(title="objective a row, after imputing", xlabel="round (0: backbone)", ylabel="nats")
+    for axis in axes[0]:
+        axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
+        axis.set_ylim(bottom=0)
+    axes[0][0].legend(fontsize="x-small")
+    save(figure, path)
+
+
+def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
+    """NLL over the effective sample size, a panel a backbone; dashed the constant, dotted the floor."""
+    backbones = list(dict.fromkeys(overlap["backbone"]))
+    figure, axes = subplots(1, len(backbones), 4.2, 3.8)
+    for axis, backbone in zip(axes[0], backbones, strict=True):
+        mine = overlap[overlap["backbone"] == backbone].sort_values("effective_sample_size")
+        for colour, marker, (method, points) in zip(
+            _COLOURS, _MARKERS, mine.groupby("method", sort=False), strict=False
+        ):
+            axis.errorbar(
+                points["effective_sample_size"], points["mean"], yerr=points["standard_error"], color=colour,
+                marker=marker, ms=5, lw=1, label=METHODS[str(method)].title,
+            )  # fmt: skip
+        places = mine.drop_duplicates("dataset")
+        axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
+        axis.plot(places["effective_sample_size"], places["floor"], ls=":", color="0.5", lw=1)
+        axis.set(
+            xscale="log", yscale="log", xlabel="effective sample size / N", ylabel="NLL", title=backbone_title(backbone)
+        )
+    axes[0][0].legend(fontsize="x-small")
+    save(figure, path)
+
+
+def _name(backbone: str, method: str) -> str:
+    return f"{backbone_title(backbone)}, {METHODS[method].title}"
 
 
 def plot_speed(measured: Sequence[Measured], path: Path) -> None:
     """Cost of a replicate-step over R, the plain loop beside it, for D1; and how CVAT's grows with each size."""
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
     widths = sorted({m.hidden for m in measured if m.shape == "D1"})
     growth = [m for m in measured if "=" in m.shape and m.what == "cvat"]
     n_panels = len(widths) + bool(growth)
-    figure, axes = plt.subplots(1, n_panels, figsize=(4.7 * n_panels, 4.2), layout="constrained", squeeze=False)
+    figure, axes = subplots(1, n_panels, 4.7, 4.2)
     for axis, hidden in zip(axes[0], widths, strict=False):
         _plot_stacks(axis, [m for m in measured if (m.shape, m.hidden) == ("D1", hidden)])
         axis.set_title(f"D1, width {hidden} (dotted: plain loop)")
     if growth:
         _plot_growth(axes[0][-1], growth)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _plot_stacks(axis: Any, measured: Sequence[Measured]) -> None:

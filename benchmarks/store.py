@@ -78,14 +78,14 @@ class Store:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` at once: a reader sees the old content or the new, never a part."""
-    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> None:
     """``records.parquet``: a row for each cell, seed and metric of the finished records, in full precision."""
     rows = [row for record in records for row in rows_of(record)]
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
-    _replace(path, lambda temporary: pq.write_table(table, temporary))
+    replace_file(path, lambda temporary: pq.write_table(table, temporary))
 
 
 _SCHEMA = pa.schema(
@@ -140,7 +140,8 @@ def rows_of(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace ``path`` at once by what ``write`` puts into the path that it is called with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)

@@ -5,71 +5,28 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import SUPPRESS
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import torch
-from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
 from benchmarks.executors.local import run_local
-from benchmarks.grid import METHODS, PRESETS, Cell, Job, make_jobs
+from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run
+from benchmarks.options import jobs_of, make_parser, save_options
 from benchmarks.plan import estimate_seconds, plan_table, said
 from benchmarks.progress import Display
-from benchmarks.store import Record, Store, write_parquet, write_text
-from benchmarks.tables import TITLES, make_entries, notes, to_csv, to_latex, to_markdown, to_terminal
+from benchmarks.report import write_tables
+from benchmarks.store import Store
+from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
-from cst_lightning.protocols import PROTOCOLS, Protocol
-from cst_lightning.selection import RULES
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
-#: protocol fields with an option of their own, which therefore stand in no --override
-_OWN_OPTIONS = ("name", "cvat_weights", "selection")
-
-
-def make_parser() -> ArgumentParser:
-    """The options; see ``--help``."""
-    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__, exit_on_error=False)
-    presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
-    parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
-    parser.add_argument("--preset", type=str, default="paper", help=f"what to run: {presets}")
-    protocols = f"{', '.join(PROTOCOLS)}; by default the preset's"
-    parser.add_argument("--protocol", type=str | None, default=None, help=protocols)
-    parser.add_argument("--datasets", type=str, nargs="+", default=None, help="such as D1 D1@o=2 scene")
-    parser.add_argument("--backbones", type=str, nargs="+", default=None, help="names, or class paths")
-    parser.add_argument("--methods", type=str, nargs="+", default=None, help=", ".join(METHODS))
-    parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
-    parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
-    parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
-    parser.add_argument(
-        "--workers", type=int | None, default=None, help="jobs at a time; by default one a core, or one on a GPU"
-    )
-    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
-    parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")
-    parser.add_argument("--out", type=str | None, default=None, help="by default results/runs/PRESET-PROTOCOL")
-    parser.add_argument("--plan", action="store_true", help="show what would run, and run nothing")
-    parser.add_argument("--json", action="store_true", help="with --plan: as a JSON array, one object a cell")
-    parser.add_argument(
-        "--on-existing",
-        type=Literal["skip", "retry-failed", "force"],
-        default="retry-failed",
-        help="cells that have a record: leave all, run the failed ones again, or run all again",
-    )
-    overrides = ArgumentParser(description="protocol fields to replace")
-    for name, hint in get_type_hints(Protocol).items():
-        if name in _OWN_OPTIONS:
-            continue
-        if get_origin(hint) is tuple:
-            overrides.add_argument(f"--{name}", type=get_args(hint)[0], default=SUPPRESS, nargs="+")
-        else:
-            overrides.add_argument(f"--{name}", type=hint, default=SUPPRESS)
-    parser.add_argument("--override", action=ActionParser(parser=overrides), help="protocol fields to replace")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,15 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: Namespace, console: Console) -> int:
     """A sweep from parsed options."""
-    jobs = make_jobs(
-        options.preset,
-        protocol=options.protocol,
-        overrides=_overrides(options),
-        datasets=options.datasets,
-        backbone_names=options.backbones,
-        methods=options.methods,
-        seeds=options.seeds,
-    )
+    jobs = jobs_of(options)
     on_gpu = options.device != "cpu" and torch.cuda.is_available()
     workers = options.workers if options.workers is not None else 1 if on_gpu else _cores()
     if workers < 1:
@@ -115,7 +64,7 @@ def run(options: Namespace, console: Console) -> int:
     store.check_writable()
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
-    write_text(out / "sweep.json", json.dumps(_resolved(jobs, options), indent=1))
+    save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
     console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}", soft_wrap=True)
@@ -140,11 +89,12 @@ def _train(
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> int:
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
-    write_tables(cells, store)
+    write_tables(store)
+    found = [(Place.of_cell(cell), record) for cell, record in cells]
     printed = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     for metric in TITLES:
-        printed.print(to_terminal(make_entries(cells, metric)))
-    for text in notes(make_entries(cells, "nll")):
+        printed.print(to_terminal(make_entries(found, metric)))
+    for text in notes(make_entries(found, "nll")):
         printed.print(text)
     for cell, record in cells:
         if record is not None and record["status"] == "failed":
@@ -162,45 +112,8 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
     return 0 if ended == "done" and set(status) == {"finished"} else 1
 
 
-def write_tables(cells: Sequence[tuple[Cell, Record | None]], store: Store) -> None:
-    """``records.parquet`` of all records of the folder, and ``tables.md``, ``.csv``, ``.tex`` of this sweep's cells."""
-    folder = store.folder
-    write_parquet(folder / "records.parquet", store.read_all())
-    entries = [make_entries(cells, metric) for metric in TITLES]
-    write_text(folder / "tables.md", "\n".join(map(to_markdown, entries)))
-    write_text(folder / "tables.csv", to_csv([entry for of_metric in entries for entry in of_metric]))
-    write_text(folder / "tables.tex", "\n".join(map(to_latex, entries)))
-
-
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _overrides(options: Namespace) -> dict[str, Any]:
-    override = options.override if "override" in options else None
-    if override is not None and not isinstance(override, Namespace):
-        raise InputError(f"override={override!r}: allowed are protocol fields, such as override.hidden")
-    given = dict(vars(override)) if override is not None else {}
-    own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
-    return given | {name: value for name, value in own.items() if value is not None}
-
-
-def _resolved(jobs: Sequence[Job], options: Namespace) -> dict[str, Any]:
-    """The whole configuration, nothing left to a default that may change."""
-    return {
-        "preset": options.preset,
-        "protocol": jobs[0].protocol.to_dict(),
-        "jobs": [
-            {
-                "dataset": str(job.dataset),
-                "backbone": job.backbone,
-                "methods": list(job.methods),
-                "seeds": list(job.seeds),
-            }
-            for job in jobs
-        ],
-        "cells": [cell.key for job in jobs for cell in job.cells],
-    }
 
 
 def _check_data(jobs: Sequence[Job], options: Namespace) -> None:

@@ -1,15 +1,17 @@
-"""Tables of a sweep: ours beside the paper's, with the floor, as Markdown, CSV, LaTeX and on the terminal."""
+"""Tables of a run: ours beside the paper's, with floor and constant, as Markdown, CSV, LaTeX and on the terminal."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from statistics import fmean
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +19,9 @@ from rich.text import Text
 from benchmarks.grid import METHODS, Cell
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
-from cst_lightning.protocols import Protocol
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
+ORACLE = "†"
 _BACKBONES = {
     "dm": "DM",
     "hsic": "HSIC",
@@ -32,55 +34,108 @@ _BACKBONES = {
     "dm_scaled": "DM, temperature",
     "dm_slow": "DM at HSIC's rate",
 }
-ORACLE = "†"
 _COLUMNS = (
-    "protocol", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean", "standard_error",
-    "paper_mean", "paper_standard_error", "floor", "selection", "oracle",
+    "protocol", "settings", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean",
+    "standard_error", "paper_mean", "paper_standard_error", "floor", "constant", "share_of_the_way", "selection",
+    "oracle",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One cell of a table."""
+class Place:
+    """Where a number stands: its data set, backbone and method, and the settings behind it."""
 
-    cell: Cell
+    dataset: str
+    backbone: str
+    method: str
+    seeds: tuple[int, ...]
+    protocol: str
+    selection: str
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the protocol of that name
+
+    @classmethod
+    def of_cell(cls, cell: Cell) -> Place:
+        """The place of a cell, run or not."""
+        protocol = cell.protocol
+        selection, changes = protocol.selection, protocol.changes
+        return cls(str(cell.dataset), cell.backbone, cell.method, cell.seeds, protocol.name, selection, changes)
+
+    @classmethod
+    def of_record(cls, record: Record) -> Place:
+        """The place of a record, whatever version wrote it."""
+        identity, protocol = record["identity"], record["protocol"]
+        return cls(
+            identity["dataset"],
+            identity["backbone"],
+            identity["method"],
+            tuple(identity["seeds"]),
+            protocol["name"],
+            protocol["selection"],
+            record["overrides"],
+        )
+
+    @property
+    def settings(self) -> str:
+        """What was changed of the protocol: ``hidden=64, rounds=1``."""
+        return ", ".join(f"{name}={value}" for name, value in self.changes.items())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table."""
+
+    place: Place
     metric: str
     status: str  # finished, failed or missing
     ours: Summary | None
     floor: Summary | None
+    constant: Summary | None
     paper: tuple[float, float] | None  # mean, standard error
     oracle: bool
     values: dict[int, float]  # by seed, of those that finished
     best: bool = False  # lowest mean of its data set and backbone, over the seeds that all its methods finished
 
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """What it is compared with: the other methods of its settings, data set and backbone."""
+        return self.place.settings, self.place.dataset, self.place.backbone
 
-def make_entries(cells: Sequence[tuple[Cell, Record | None]], metric: str) -> list[Entry]:
-    """An entry for every cell, whether it finished or not."""
-    entries = [_entry(cell, record, metric) for cell, record in cells]
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, entry in enumerate(entries):
+    def share(self, value: float) -> float | None:
+        """How far ``value`` lies on the way from the constant (0) to the floor (1); None where one is unknown."""
+        if self.floor is None or self.constant is None or self.constant.mean == self.floor.mean:
+            return None
+        return (self.constant.mean - value) / (self.constant.mean - self.floor.mean)
+
+
+def make_entries(found: Sequence[tuple[Place, Record | None]], metric: str) -> list[Entry]:
+    """An entry for every place, whether it finished or not."""
+    entries = [_entry(place, record, metric) for place, record in found]
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for number, entry in enumerate(entries):
         if entry.values:
-            groups.setdefault((str(entry.cell.dataset), entry.cell.backbone), []).append(place)
-    for places in groups.values():
+            groups.setdefault(entry.group, []).append(number)
+    for numbers in groups.values():
         # only seeds that every method finished are compared: one that lost its bad seeds must not win by it
-        common = set.intersection(*(set(entries[place].values) for place in places))
-        means = {place: fmean(entries[place].values[seed] for seed in common) for place in places} if common else {}
-        for place in means:
-            if means[place] == min(means.values()):
-                entries[place] = replace(entries[place], best=True)
+        common = set.intersection(*(set(entries[number].values) for number in numbers))
+        means = {n: fmean(entries[n].values[seed] for seed in common) for n in numbers} if common else {}
+        for number in means:
+            if means[number] == min(means.values()):
+                entries[number] = replace(entries[number], best=True)
     return entries
 
 
-def _entry(cell: Cell, record: Record | None, metric: str) -> Entry:
-    paper = paper_results().get((str(cell.dataset), cell.backbone, cell.method, metric))
+def _entry(place: Place, record: Record | None, metric: str) -> Entry:
+    paper = paper_results().get((place.dataset, place.backbone, place.method, metric))
     if record is None or record["status"] != "finished":
-        return Entry(cell, metric, record["status"] if record else "missing", None, None, paper, False, {})
-    asked = len(cell.seeds)
-    values = {result["seed"]: result["metrics"].get(metric) for result in record["results"]}
-    floor = summarise([result["floor"].get(metric) for result in record["results"]], asked)
+        status = record["status"] if record else "missing"
+        return Entry(place, metric, status, None, None, None, paper, False, {})
+    asked, results = len(place.seeds), record["results"]
+    values = {result["seed"]: result["metrics"].get(metric) for result in results}
+    # records of the first version hold no constant
+    floor, constant = (summarise([r.get(of, {}).get(metric) for r in results], asked) for of in ("floor", "constant"))
     finished = {seed: value for seed, value in values.items() if value is not None}
     ours = summarise(list(values.values()), asked)
-    return Entry(cell, metric, "finished", ours, floor, paper, record["oracle"], finished)
+    return Entry(place, metric, "finished", ours, floor, constant, paper, record["oracle"], finished)
 
 
 @cache
@@ -96,14 +151,51 @@ def paper_results() -> dict[tuple[str, str, str, str], tuple[float, float]]:
     }
 
 
-def _grid(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[str, str]], dict[tuple[str, str, str], Entry]]:
-    """Data sets (columns), (backbone, method) pairs (rows), and the entries by both."""
-    datasets = list(dict.fromkeys(str(entry.cell.dataset) for entry in entries))
-    rows = list(dict.fromkeys((entry.cell.backbone, entry.cell.method) for entry in entries))
-    order = list(dict.fromkeys(backbone for backbone, _ in rows))
-    rows.sort(key=lambda row: (order.index(row[0]), list(METHODS).index(row[1])))
-    by_place = {(str(e.cell.dataset), e.cell.backbone, e.cell.method): e for e in entries}
-    return datasets, rows, by_place
+# --- what every rendering shows ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a table: its names, and a text for each data set and for the share of the way."""
+
+    names: tuple[str, ...]
+    texts: list[str]
+    kind: Literal["ours", "paper", "reference"]
+    bold: list[bool] = field(default_factory=list)
+
+
+def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
+    """Header (names, then data sets, then the share) and lines."""
+    datasets = list(dict.fromkeys(entry.place.dataset for entry in entries))
+    rows = list(dict.fromkeys((e.place.settings, e.place.backbone, e.place.method) for e in entries))
+    order = list(dict.fromkeys(row[:2] for row in rows))
+    rows.sort(key=lambda row: (order.index(row[:2]), list(METHODS).index(row[2])))
+    at = {(e.place.settings, e.place.backbone, e.place.method, e.place.dataset): e for e in entries}
+    several = len({settings for settings, _, _ in rows}) > 1
+    n_names = 3 + several
+    shared = any(entry.share(0) is not None for entry in entries)
+    lines = []
+    for row in rows:
+        found = [at.get((*row, dataset)) for dataset in datasets]
+        names = ((row[0],) if several else ()) + (backbone_title(row[1]), METHODS[row[2]].title)
+        bold = [entry is not None and entry.best for entry in found] + [False]
+        ours = [(entry, entry.ours.mean) for entry in found if entry is not None and entry.ours is not None]
+        lines.append(_Line((*names, "ours"), [*map(_ours, found), _share(ours)], "ours", bold))
+        theirs = [(entry, entry.paper[0]) for entry in found if entry is not None and entry.paper is not None]
+        if theirs:
+            lines.append(_Line((*[""] * (n_names - 1), "paper"), [*map(_paper, found), _share(theirs)], "paper"))
+    for name in ("constant", "floor"):
+        found = [next((e for e in entries if e.place.dataset == d and getattr(e, name)), None) for d in datasets]
+        values = [(entry, getattr(entry, name)) for entry in found if entry is not None]
+        if values:
+            texts = [_summary(getattr(entry, name)) if entry is not None else "" for entry in found]
+            share = _share([(entry, value.mean) for entry, value in values])
+            lines.append(_Line((name, *[""] * (n_names - 1)), [*texts, share], "reference"))
+    header = (["settings"] if several else []) + ["backbone", "method", "", *datasets, "share of the way"]
+    if not shared:
+        header.pop()
+        lines = [replace(line, texts=line.texts[:-1], bold=line.bold[:-1]) for line in lines]
+    return header, lines
 
 
 def _ours(entry: Entry | None) -> str:
@@ -111,8 +203,12 @@ def _ours(entry: Entry | None) -> str:
         return ""
     if entry.ours is None:
         return "no finite seed" if entry.status == "finished" else entry.status
-    text = _pair(entry.ours.mean, entry.ours.standard_error) + (ORACLE if entry.oracle else "")
+    text = _summary(entry.ours) + (ORACLE if entry.oracle else "")
     return text + (f" (n={entry.ours.n}/{entry.ours.asked})" if entry.ours.n < entry.ours.asked else "")
+
+
+def _summary(summary: Summary) -> str:
+    return _pair(summary.mean, summary.standard_error)
 
 
 def _pair(mean: float, error: float) -> str:
@@ -123,9 +219,9 @@ def _paper(entry: Entry | None) -> str:
     return _pair(*entry.paper) if entry is not None and entry.paper is not None else ""
 
 
-def _floor(entries: Sequence[Entry], dataset: str) -> str:
-    floors = [entry.floor for entry in entries if str(entry.cell.dataset) == dataset and entry.floor is not None]
-    return _pair(floors[0].mean, floors[0].standard_error) if floors else ""
+def _share(values: Sequence[tuple[Entry, float]]) -> str:
+    shares = [share for entry, value in values if (share := entry.share(value)) is not None]
+    return f"{100 * fmean(shares):.0f} %" if shares else ""
 
 
 def backbone_title(name: str) -> str:
@@ -133,45 +229,46 @@ def backbone_title(name: str) -> str:
     return _BACKBONES.get(name, name)
 
 
-def protocol_title(protocol: Protocol) -> str:
-    """The protocol and what was changed of it: ``written with hidden=64, rounds=1``."""
-    changes = ", ".join(f"{name}={value}" for name, value in protocol.changes.items())
-    return f"{protocol.name} with {changes}" if changes else protocol.name
-
-
 def notes(entries: Sequence[Entry]) -> list[str]:
     """What a reader of the table must know."""
-    seeds = sorted({len(entry.cell.seeds) for entry in entries})
+    seeds = sorted({len(entry.place.seeds) for entry in entries})
+    place = entries[0].place
+    settings = {entry.place.settings for entry in entries}
+    changed = f" with {place.settings}" if len(settings) == 1 and place.settings else ""
     texts = [
         f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds, all rows and all actions of the "
-        f"test set; protocol {protocol_title(entries[0].cell.protocol)}. Bold: lowest of its data set and backbone. "
-        "Floor: the true outcome distribution; no model's expected loss is lower. "
+        f"test set; protocol {place.protocol}{changed}. Bold: lowest of its data set and backbone. "
+        "Constant: the observed share of each action's outcomes. "
+        "Floor: the true outcome distribution; no model's expected loss is lower. Share of the way: from the constant "
+        "to the floor, averaged over the data sets whose floor is known. "
         "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
     ]
-    if any(entry.oracle for entry in entries):
-        rule = entries[0].cell.protocol.selection
+    rules = sorted({entry.place.selection for entry in entries if entry.oracle})
+    if rules:
         texts.append(
-            f"{ORACLE} The weight was chosen by an oracle ({rule}): it saw the outcome of every action on "
+            f"{ORACLE} The weight was chosen by an oracle ({', '.join(rules)}): it saw the outcome of every action on "
             "validation rows, which nobody has in practice."
         )
     return texts
 
 
+# --- renderings ---------------------------------------------------------------------------------------
+
+
 def to_markdown(entries: Sequence[Entry]) -> str:
     """One table for one metric, the paper's value under ours."""
-    datasets, rows, by_place = _grid(entries)
-    lines = [f"### {TITLES.get(entries[0].metric, entries[0].metric)}", ""]
-    lines += ["| backbone | method | | " + " | ".join(datasets) + " |", "|---" * (3 + len(datasets)) + "|"]
-    for backbone, method in rows:
-        found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
-        ours = [f"**{_ours(entry)}**" if entry is not None and entry.best else _ours(entry) for entry in found]
-        lines.append(f"| {backbone_title(backbone)} | {METHODS[method].title} | ours | " + " | ".join(ours) + " |")
-        if any(entry is not None and entry.paper for entry in found):
-            lines.append("| | | paper | " + " | ".join(map(_paper, found)) + " |")
-    floors = [_floor(entries, dataset) for dataset in datasets]
-    if any(floors):
-        lines.append("| floor | | | " + " | ".join(floors) + " |")
-    return "\n".join([*lines, "", *notes(entries), ""])
+    header, lines = _lines(entries)
+    out = [f"### {title(entries[0].metric)}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for line in lines:
+        bold = line.bold or [False] * len(line.texts)
+        texts = [f"**{text}**" if strong else text for text, strong in zip(line.texts, bold, strict=True)]
+        out.append(f"| {' | '.join([*line.names, *texts])} |")
+    return "\n\n".join(["\n".join(out), *notes(entries)]) + "\n"
+
+
+def title(metric: str) -> str:
+    """How tables call a metric."""
+    return TITLES.get(metric, metric)
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
@@ -180,13 +277,15 @@ def to_csv(entries: Sequence[Entry]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for entry in entries:
-        ours, paper = entry.ours, entry.paper or ("", "")
+        ours, paper, place = entry.ours, entry.paper or ("", ""), entry.place
+        share = entry.share(ours.mean) if ours else None
         writer.writerow(
             [
-                entry.cell.protocol.name, str(entry.cell.dataset), entry.cell.backbone, entry.cell.method, entry.metric,
-                entry.status, ours.n if ours else 0, len(entry.cell.seeds), ours.mean if ours else "",
+                place.protocol, place.settings, place.dataset, place.backbone, place.method, entry.metric, entry.status,
+                ours.n if ours else 0, len(place.seeds), ours.mean if ours else "",
                 "" if ours is None or math.isnan(ours.standard_error) else ours.standard_error, *paper,
-                entry.floor.mean if entry.floor else "", entry.cell.protocol.selection, entry.oracle,
+                entry.floor.mean if entry.floor else "", entry.constant.mean if entry.constant else "",
+                "" if share is None else share, place.selection, entry.oracle,
             ]
         )  # fmt: skip
     return out.getvalue()
@@ -194,52 +293,51 @@ def to_csv(entries: Sequence[Entry]) -> str:
 
 def to_latex(entries: Sequence[Entry]) -> str:
     """The Markdown table for a paper, with booktabs."""
-    datasets, rows, by_place = _grid(entries)
-
-    def tex(text: str) -> str:
-        for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#"), (" ± ", r"$\pm$")):
-            text = text.replace(plain, escaped)
-        return text.replace(ORACLE, r"$^\dagger$")
-
-    lines = [r"\begin{tabular}{lll" + "r" * len(datasets) + "}", r"\toprule"]
-    lines += ["Backbone & Method & & " + " & ".join(map(tex, datasets)) + r" \\", r"\midrule"]
-    for backbone, method in rows:
-        found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
-        ours = [rf"\textbf{{{tex(_ours(e))}}}" if e is not None and e.best else tex(_ours(e)) for e in found]
-        lines.append(
-            f"{tex(backbone_title(backbone))} & {tex(METHODS[method].title)} & ours & " + " & ".join(ours) + r" \\"
-        )
-        if any(entry is not None and entry.paper for entry in found):
-            lines.append("& & paper & " + " & ".join(tex(_paper(entry)) for entry in found) + r" \\")
-    floors = [_floor(entries, dataset) for dataset in datasets]
-    if any(floors):
-        lines += [r"\midrule", "Floor & & & " + " & ".join(map(tex, floors)) + r" \\"]
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    header, lines = _lines(entries)
+    n_names = len(lines[0].names)
+    out = [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
+    out += [" & ".join(map(_tex, header)) + r" \\", r"\midrule"]
+    for number, line in enumerate(lines):
+        if line.kind == "reference" and lines[number - 1].kind != "reference":
+            out.append(r"\midrule")
+        bold = line.bold or [False] * len(line.texts)
+        texts = [
+            rf"\textbf{{{_tex(text)}}}" if strong else _tex(text) for text, strong in zip(line.texts, bold, strict=True)
+        ]
+        out.append(" & ".join([*map(_tex, line.names), *texts]) + r" \\")
+    out += [r"\bottomrule", r"\end{tabular}"]
     comment = "".join(f"% {text}\n" for text in notes(entries))
-    return f"% {TITLES.get(entries[0].metric, entries[0].metric)}\n{comment}" + "\n".join(lines) + "\n"
+    return f"% {title(entries[0].metric)}\n{comment}" + "\n".join(out) + "\n"
+
+
+_TEX = {
+    "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", " ± ": r"$\pm$", ORACLE: r"$^\dagger$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found[0]], text)
 
 
 def to_terminal(entries: Sequence[Entry]) -> Table:
     """The Markdown table for a terminal."""
-    datasets, rows, by_place = _grid(entries)
-    table = Table(title=TITLES.get(entries[0].metric, entries[0].metric), title_justify="left")
-    for column in ("backbone", "method", ""):
-        table.add_column(column)
-    for dataset in datasets:
-        table.add_column(dataset, justify="right")
-    previous = None
-    for backbone, method in rows:
-        if previous not in (None, backbone):
+    header, lines = _lines(entries)
+    n_names = len(lines[0].names)
+    table = Table(title=title(entries[0].metric), title_justify="left")
+    for number, column in enumerate(header):
+        table.add_column(column, justify="left" if number < n_names else "right")
+    previous: tuple[str, ...] = ()
+    for line in lines:
+        group = line.names[: n_names - 2] if line.kind == "ours" else (line.kind,)
+        if line.kind != "paper" and previous and group != previous:
             table.add_section()
-        found = [by_place.get((dataset, backbone, method)) for dataset in datasets]
-        ours = [Text(_ours(e), style="bold" if e is not None and e.best else "") for e in found]
-        name = backbone_title(backbone) if backbone != previous else ""
-        table.add_row(name, METHODS[method].title, "ours", *ours)
-        if any(entry is not None and entry.paper for entry in found):
-            table.add_row("", "", "paper", *(Text(_paper(entry), style="dim") for entry in found))
-        previous = backbone
-    floors = [_floor(entries, dataset) for dataset in datasets]
-    if any(floors):
-        table.add_section()
-        table.add_row("floor", "", "", *floors)
+        names = line.names
+        if line.kind == "ours" and group == previous:  # the backbone stands once
+            names = (*[""] * (n_names - 2), *line.names[n_names - 2 :])
+        bold = line.bold or [False] * len(line.texts)
+        dim = "dim" if line.kind == "paper" else ""
+        texts = [Text(text, style="bold" if strong else dim) for text, strong in zip(line.texts, bold, strict=True)]
+        table.add_row(*names, *texts)
+        previous = group if line.kind != "paper" else previous
     return table

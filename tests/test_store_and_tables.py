@@ -1,6 +1,7 @@
 import math
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.grid import Cell
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
-from benchmarks.tables import make_entries, paper_results, to_csv, to_latex, to_markdown
+from benchmarks.tables import Place, make_entries, paper_results, to_csv, to_latex, to_markdown
 from cst_lightning import InputError, get_protocol
 from datamodules.catalogue import DataSpec
 
@@ -20,7 +21,12 @@ def cell(method="pl", backbone="dm", seeds=(0, 1, 2), dataset="D1"):
 
 def record(of, values, oracle=False, status="finished"):
     results = [
-        {"seed": seed, "metrics": {} if value is None else {"nll": value}, "floor": {"nll": 0.4}}
+        {
+            "seed": seed,
+            "metrics": {} if value is None else {"nll": value},
+            "floor": {"nll": 0.4},
+            "constant": {"nll": 1.4},
+        }
         for seed, value in zip(of.seeds, values, strict=True)
     ]
     return {"identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x"}
@@ -112,7 +118,7 @@ def test_only_finished_seeds_are_averaged_and_said_so():
     assert (summary.mean, summary.n, summary.asked) == (2.0, 2, 3)
     assert math.isnan(summarise([1.0], 1).standard_error)
     one = cell()
-    text = to_markdown(make_entries([(one, record(one, [0.5, None, 0.7]))], "nll"))
+    text = to_markdown(make_entries([(Place.of_cell(one), record(one, [0.5, None, 0.7]))], "nll"))
     assert "0.6000 ± 0.1000 (n=2/3)" in text
 
 
@@ -123,12 +129,13 @@ def test_tables_show_best_paper_floor_oracle_failed_and_missing():
         record(cells[0], [2.0, 2.1, 2.2]), record(cells[1], [0.6, 0.61, 0.62]), record(cells[2], [0.5, 0.5, 0.5], True),
         record(cells[3], [0, 0, 0], status="failed"), None, record(cells[5], [None, None, None]),
     ]  # fmt: skip
-    entries = make_entries(list(zip(cells, found, strict=True)), "nll")
+    entries = make_entries(list(zip(map(Place.of_cell, cells), found, strict=True)), "nll")
     text = to_markdown(entries)
-    assert "**0.5000 ± 0.0000†**" in text
-    assert "| 0.6100 ± 0.0058 |" in text
-    assert "| paper | 0.5744 ± 0.0165 |" in text
-    assert "| floor | | | 0.4000 ± 0.0000 |" in text
+    assert "| **0.5000 ± 0.0000†** | 90 % |" in text
+    assert "| 0.6100 ± 0.0058 | 79 % |" in text
+    assert "| paper | 0.5744 ± 0.0165 | 83 % |" in text
+    assert "| constant |  |  | 1.4000 ± 0.0000 | 0 % |" in text
+    assert "| floor |  |  | 0.4000 ± 0.0000 | 100 % |" in text
     assert "| UDM | backbone | ours | failed |" in text
     assert "| UDM | PL | ours | missing |" in text
     assert "| UDM | PL + CVAT | ours | no finite seed |" in text
@@ -139,13 +146,16 @@ def test_tables_show_best_paper_floor_oracle_failed_and_missing():
     assert latex.count(r"\\") >= 7
     rows = to_csv(entries).splitlines()
     assert len(rows) == 7
-    assert rows[4].split(",")[:7] == ["written", "D1", "udm", "backbone", "nll", "failed", "0"]
+    assert rows[4].split(",")[:8] == ["written", "", "D1", "udm", "backbone", "nll", "failed", "0"]
+    assert r"50\% of \{a\_b\} \& \textbackslash{}c" in to_latex(
+        [replace(entries[0], place=replace(entries[0].place, backbone=r"50% of {a_b} & \c"))]
+    )
 
 
 def test_a_method_does_not_win_by_losing_its_bad_seed():
     cells = [cell("backbone"), cell("pl")]
     found = [record(cells[0], [0.5, 0.5, 0.8]), record(cells[1], [0.55, 0.55, None])]
-    best = [entry.best for entry in make_entries(list(zip(cells, found, strict=True)), "nll")]
+    best = [entry.best for entry in make_entries(list(zip(map(Place.of_cell, cells), found, strict=True)), "nll")]
     assert best == [True, False]
 
 

@@ -57,11 +57,11 @@ def smoke(tmp_path_factory):
 def test_smoke_covers_every_kind_of_data_backbone_and_method(smoke):
     folder, out, err = smoke
     found = records(folder)
-    assert len(found) == 27
+    assert len(found) == 41
     assert {record["status"] for record in found.values()} == {"finished"}
     assert len({record["identity"]["dataset"].split("@")[0] for record in found.values()}) == 3
     assert "PL + CVAT" in out
-    assert "27 finished" in err
+    assert "41 finished" in err
 
 
 def test_output_to_a_file_is_a_few_plain_lines(smoke):
@@ -74,7 +74,7 @@ def test_tables_are_the_records_statistics(smoke):
     folder, _, _ = smoke
     rows = pq.read_table(folder / "records.parquet").to_pylist()
     cells = {(row["dataset"], row["backbone"], row["method"]) for row in rows}
-    assert len(cells) == 27
+    assert len(cells) == 41
     assert {row["seed"] for row in rows} == {0, 1}
     chosen = [
         r for r in rows if (r["dataset"], r["backbone"], r["method"], r["metric"]) == ("moons", "dm", "pl", "nll")

@@ -1,0 +1,216 @@
+"""What a run's records say: against the paper, method against method, theory measured, and overlap; as data frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.grid import METHODS
+from benchmarks.statistics import holm, paired_difference
+from benchmarks.store import Record
+from benchmarks.tables import Entry, Place, backbone_title
+from cst_lightning.errors import InputError
+from cst_lightning.protocols import RELEASED
+from datamodules.catalogue import DataSpec
+from datamodules.pricing import PricingDataModule
+
+#: pairs of methods that are compared on each data set and backbone: the first less the second
+METHOD_PAIRS = (
+    ("pl", "backbone"),
+    ("pl_cvat", "pl"),
+    ("pl_cvat", "backbone"),
+    ("pl_soft", "backbone"),
+    ("pl_soft", "pl"),
+    ("pl_soft_cvat", "pl_soft"),
+    ("pl_soft_cvat", "backbone"),
+)
+#: pairs of backbones that are compared, each alone
+BACKBONE_PAIRS = (("hsic", "dm"), ("udm", "dm"), ("hsic", "dm_slow"), ("dm_slow", "dm"), ("dm_early", "dm"))
+
+
+def compare_with_paper(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Every number that the paper has too: ours, theirs, and their distance ``z`` in combined standard errors."""
+    rows = []
+    for entry in entries:
+        if entry.ours is None or entry.paper is None:
+            continue
+        paper, paper_error = entry.paper
+        z = (entry.ours.mean - paper) / math.hypot(entry.ours.standard_error, paper_error)
+        rows.append(
+            {
+                "dataset": entry.place.dataset,
+                "backbone": entry.place.backbone,
+                "method": entry.place.method,
+                "metric": entry.metric,
+                "n": entry.ours.n,
+                "ours": entry.ours.mean,
+                "ours_se": entry.ours.standard_error,
+                "paper": paper,
+                "paper_se": paper_error,
+                "z": z,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def differences(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Pairs of methods and of backbones, paired by seed; p values of one metric adjusted together (Holm).
+
+    ``oracle`` says whether either side's weight was chosen by an oracle.
+    """
+    at = {(e.place.settings, e.place.dataset, e.place.backbone, e.place.method): e for e in entries}
+    settings_and_data = dict.fromkeys((e.place.settings, e.place.dataset) for e in entries)
+    backbones = list(dict.fromkeys(e.place.backbone for e in entries))
+    pairs = [((b, first), (b, second)) for b in backbones for first, second in METHOD_PAIRS]
+    pairs += [((first, "backbone"), (second, "backbone")) for first, second in BACKBONE_PAIRS]
+    rows = []
+    for settings, dataset in settings_and_data:
+        for one, other in pairs:
+            first, second = at.get((settings, dataset, *one)), at.get((settings, dataset, *other))
+            difference = paired_difference(first.values, second.values) if first and second else None
+            if first is None or second is None or difference is None:
+                continue
+            rows.append(
+                {
+                    "settings": settings,
+                    "dataset": dataset,
+                    "metric": first.metric,
+                    "first": _name(*one),
+                    "second": _name(*other),
+                    "difference": difference.mean,
+                    "standard_error": difference.standard_error,
+                    "low": difference.low,
+                    "high": difference.high,
+                    "p": difference.p,
+                    "n": difference.n,
+                    "oracle": first.oracle or second.oracle,
+                }
+            )
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        frame["p_holm"] = holm(list(frame["p"]))
+    return frame
+
+
+def losses(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Mean loss, a row a data set and a column a method; data sets that are variants of another are left out."""
+    rows = [
+        {"dataset": e.place.dataset, "method": _name(e.place.backbone, e.place.method), "loss": e.ours.mean}
+        for e in entries
+        if e.ours is not None and "@" not in e.place.dataset
+    ]
+    if not rows:
+        return pd.DataFrame()
+    return pd.DataFrame(rows).pivot(index="dataset", columns="method", values="loss")
+
+
+def rounds(records: Sequence[Record]) -> pd.DataFrame:
+    """What Theorem 1 and Proposition 1 speak of, for every seed and round of self-training.
+
+    ``alpha`` is the largest share of wrong pseudo-labels of any action and class against the Bayes
+    classifier (the theorem wants it below 0.2); ``alpha_drawn`` against the outcomes that were drawn. ``inconsistency``
+    is ``R_B(f)`` of the student and ``mu`` that of the truth, both from below; ``bound`` is the theorem's
+    at its most favourable (expansion ``c`` without limit), ``2 mu``: no more can be promised. ``student_error``
+    is what it bounds. The objective is Proposition 1's, without CVAT's term.
+    """
+    rows = []
+    for record in records:
+        if record["status"] != "finished":
+            continue
+        place = Place.of_record(record)
+        for result in record["results"]:
+            for number, done in enumerate(result["rounds"], 1):
+                if done.get("bayes_error") is None:
+                    continue
+                protocol = record["protocol"]
+                mu = truth_inconsistency(place.dataset, result["seed"], protocol["cvat_eps"], protocol["price_term"])
+                rows.append(
+                    {
+                        "settings": place.settings,
+                        "dataset": place.dataset,
+                        "backbone": place.backbone,
+                        "method": place.method,
+                        "seed": result["seed"],
+                        "round": number,
+                        "alpha": _largest(done["bayes_error"]),
+                        "alpha_drawn": _largest(done["label_error"]),
+                        "inconsistency": done.get("inconsistency"),
+                        "mu": mu,
+                        "bound": None if mu is None else 2 * mu,
+                        "teacher_error": done["teacher_error"],
+                        "student_error": done["student_error"],
+                        "objective_start": done["objective_start"],
+                        "objective_end": done["objective_end"],
+                        "objective_imputed": done["objective_imputed"],
+                        "changed": done["changed"],
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+@cache
+def truth_inconsistency(dataset: str, seed: int, eps: float, price_term: str) -> float | None:
+    """``mu``: share of the log's (row, action) entries at which ``f*`` changes within ``eps``, from below.
+
+    Tried are steps of ``eps`` up and down each of the first two features, on which the price's effect rests.
+    None where the truth is known at the rows alone.
+    """
+    try:
+        data = DataSpec.parse(dataset).make([seed], RELEASED.replace(price_term=price_term))
+    except InputError:  # a data set of someone's own, which is not here
+        return None
+    if not isinstance(data, PricingDataModule):
+        return None
+    x = data.train.x[0].double().numpy()
+    here = data.probability(seed, x) > 0.5
+    changed = np.zeros_like(here)
+    for feature, step in product((0, 1), (-eps, eps)):
+        moved = x.copy()
+        moved[:, feature] += step
+        changed |= (data.probability(seed, moved) > 0.5) != here
+    return float(changed.mean())
+
+
+def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame:
+    """Each logging policy of a data set: effective sample size beside every method's loss."""
+    size = {
+        Place.of_record(record).dataset: float(np.mean(record["data"]["effective_sample_size"]))
+        for record in records
+        if record["status"] == "finished" and record["data"].get("effective_sample_size")
+    }
+    variants = {_base(name) for name in size if "@" in name}
+    rows = [
+        {
+            "dataset": entry.place.dataset,
+            "effective_sample_size": size[entry.place.dataset],
+            "backbone": entry.place.backbone,
+            "method": entry.place.method,
+            "metric": entry.metric,
+            "n": entry.ours.n,
+            "mean": entry.ours.mean,
+            "standard_error": entry.ours.standard_error,
+            "floor": entry.floor.mean if entry.floor else None,
+            "constant": entry.constant.mean if entry.constant else None,
+        }
+        for entry in entries
+        if entry.ours is not None and _base(entry.place.dataset) in variants and entry.place.dataset in size
+    ]
+    return pd.DataFrame(rows)
+
+
+def _base(dataset: str) -> str:
+    return dataset.split("@")[0]
+
+
+def _largest(errors: list[list[float | None]]) -> float | None:
+    known = [value for row in errors for value in row if value is not None]
+    return max(known, default=None)
+
+
+def _name(backbone: str, method: str) -> str:
+    return backbone_title(backbone) if method == "backbone" else f"{backbone_title(backbone)} {METHODS[method].title}"

@@ -1,0 +1,103 @@
+"""The options of a sweep, the jobs that they ask for, and keeping them beside the records."""
+
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from jsonargparse import ActionParser, ArgumentParser, Namespace
+
+from benchmarks.grid import METHODS, PRESETS, Job, make_jobs
+from benchmarks.store import write_text
+from cst_lightning.errors import InputError
+from cst_lightning.protocols import PROTOCOLS, Protocol
+from cst_lightning.selection import RULES
+
+#: protocol fields with an option of their own, which therefore stand in no --override
+_OWN_OPTIONS = ("name", "cvat_weights", "selection")
+
+
+#: options that change no number
+_HOW = ("config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing")
+
+
+def make_parser() -> ArgumentParser:
+    """The options; see ``--help``."""
+    about = "Run a grid of cells and write their records and tables."
+    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=about, exit_on_error=False)
+    presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+    parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
+    parser.add_argument("--preset", type=str, default="paper", help=f"what to run: {presets}")
+    protocols = f"{', '.join(PROTOCOLS)}; by default the preset's"
+    parser.add_argument("--protocol", type=str | None, default=None, help=protocols)
+    parser.add_argument("--datasets", type=str, nargs="+", default=None, help="such as D1 D1@o=2 scene")
+    parser.add_argument("--backbones", type=str, nargs="+", default=None, help="names, or class paths")
+    parser.add_argument("--methods", type=str, nargs="+", default=None, help=", ".join(METHODS))
+    parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
+    parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
+    parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
+    parser.add_argument(
+        "--workers", type=int | None, default=None, help="jobs at a time; by default one a core, or one on a GPU"
+    )
+    parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
+    parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")
+    parser.add_argument("--out", type=str | None, default=None, help="by default results/runs/PRESET-PROTOCOL")
+    parser.add_argument("--plan", action="store_true", help="show what would run, and run nothing")
+    parser.add_argument("--json", action="store_true", help="with --plan: as a JSON array, one object a cell")
+    parser.add_argument(
+        "--on-existing",
+        type=Literal["skip", "retry-failed", "force"],
+        default="retry-failed",
+        help="cells that have a record: leave all, run the failed ones again, or run all again",
+    )
+    overrides = ArgumentParser(description="protocol fields to replace")
+    for name, hint in get_type_hints(Protocol).items():
+        if name in _OWN_OPTIONS:
+            continue
+        if get_origin(hint) is tuple:
+            overrides.add_argument(f"--{name}", type=get_args(hint)[0], default=SUPPRESS, nargs="+")
+        else:
+            overrides.add_argument(f"--{name}", type=hint, default=SUPPRESS)
+    parser.add_argument("--override", action=ActionParser(parser=overrides), help="protocol fields to replace")
+    return parser
+
+
+def jobs_of(options: Namespace) -> list[Job]:
+    """All jobs that the options ask for, checked."""
+    return make_jobs(
+        options.preset,
+        protocol=options.protocol,
+        overrides=_overrides(options),
+        datasets=options.datasets,
+        backbone_names=options.backbones,
+        methods=options.methods,
+        seeds=options.seeds,
+    )
+
+
+def _overrides(options: Namespace) -> dict[str, Any]:
+    override = options.override if "override" in options else None
+    if override is not None and not isinstance(override, Namespace):
+        raise InputError(f"override={override!r}: allowed are protocol fields, such as override.hidden")
+    given = dict(vars(override)) if override is not None else {}
+    own = {"cvat_weights": options.cvat_weights, "selection": options.selection}
+    return given | {name: value for name, value in own.items() if value is not None}
+
+
+def save_options(options: Namespace, folder: Path) -> None:
+    """``sweeps/PRESET.json``: what was asked for, as ``--config`` reads it; where and how it ran is left out."""
+    given = options.clone().as_dict()
+    asked = {name: value for name, value in given.items() if name not in _HOW and value is not None}
+    write_text(folder / "sweeps" / f"{options.preset}.json", json.dumps(asked, indent=1) + "\n")
+
+
+def saved_jobs(folder: Path) -> list[Job]:
+    """The jobs of every command that wrote into ``folder``: the last one of each preset."""
+    jobs = []
+    for preset in PRESETS:
+        path = folder / "sweeps" / f"{preset}.json"
+        if path.exists():
+            jobs += jobs_of(make_parser().parse_args(["--config", str(path)]))
+    return jobs

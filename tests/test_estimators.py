@@ -1,0 +1,165 @@
+"""scikit-learn's learners as backbones, and DM's controls."""
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+
+from benchmarks.grid import backbones, make_jobs
+from cst_lightning import Feedback, InputError, fit, self_train
+from cst_lightning.backbones.constant import Constant
+from cst_lightning.backbones.held_out_dm import EarlyDM, ScaledDM
+from cst_lightning.backbones.slow_dm import SlowDM
+from cst_lightning.estimators import EstimatorBackbone
+from tests.conftest import TinyDataModule, make_data, tiny_protocol, train
+
+LEARNERS = sorted(name for name, part in backbones().found.items() if not part.has_gradient)
+
+
+class Bayes(EstimatorBackbone):
+    """A learner of one's own."""
+
+    name = "bayes"
+
+    def make_estimator(self, seed):
+        return GaussianNB()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("m", [2, 3])
+def test_a_learner_trains_alone_and_on_its_pseudo_labels(name, m):
+    protocol = tiny_protocol("matched")
+    data = make_data([3, 8], protocol, n=90, m=m)
+    stack, again = train(name, protocol, data), train(name, protocol, data)
+    p = stack(data.test.x)
+    assert p.shape == (2, 90, 3, m)
+    assert torch.allclose(p.sum(-1), torch.ones(2, 90, 3))
+    assert torch.equal(p, again(data.test.x))
+    alone = train(name, protocol, make_data([8], protocol, n=90, m=m))
+    assert torch.equal(stack.logits(data.test.x)[1], alone.logits(data.test.x[1:])[0])
+    rounds = []
+    student = self_train(stack, data, on_round=lambda _, done: rounds.append(done), audit=data.train_outcomes)
+    assert type(student) is type(stack)
+    assert student.stage == 2
+    assert len(rounds) == 2
+    assert rounds[0].inconsistency is None
+    assert rounds[1].teacher_error == rounds[0].student_error
+    assert torch.isfinite(student.logits(data.test.x)).all()
+
+
+def test_the_constant_is_the_observed_shares_with_one_more_of_each():
+    x = torch.zeros(1, 6, 2)
+    log = Feedback(x, [[0, 0, 0, 0, 1, 1]], [[1, 1, 0, 1, 0, -1]], 2)
+    model = Constant(log.shape)
+    fit(model, log)
+    assert model(x)[0, 0, :, 1].tolist() == pytest.approx([4 / 6, 1 / 3])
+
+
+def test_an_s_learner_is_scikit_learn_on_context_and_action():
+    protocol = tiny_protocol("matched")
+    data = TinyDataModule([1], n=120)
+
+    class Plain(EstimatorBackbone):
+        def make_estimator(self, seed):
+            return LogisticRegression()
+
+    model = Plain(data.shape, [1], protocol)
+    fit(model, data)
+    log = data.train
+    x = np.column_stack([log.x[0].numpy().astype(float), log.action[0].numpy()])
+    expected = LogisticRegression().fit(x, log.outcome[0].numpy())
+    action = log.action[0, :, None]
+    own = model(log.x)[0, :, :, 1].gather(1, action)[:, 0]
+    assert np.allclose(own, expected.predict_proba(x)[:, 1], atol=1e-6)
+
+
+def test_soft_labels_are_weights_and_a_student_of_them_is_its_teacher():
+    protocol = tiny_protocol("matched", labels="soft", rounds=1)
+    data = TinyDataModule([0], n=200)
+    teacher = Constant(data.shape, [0], protocol)
+    fit(teacher, data)
+    student = self_train(teacher, data)
+    assert torch.allclose(teacher(data.test.x), student(data.test.x), atol=0.02)
+    hard = self_train(teacher, data, protocol=protocol.replace(labels="hard"))
+    assert not torch.allclose(teacher(data.test.x), hard(data.test.x), atol=0.1)
+
+
+def test_a_learner_of_ones_own_and_what_it_cannot_do(tmp_path):
+    data = TinyDataModule([0, 1])
+    model = Bayes(data.shape, [0, 1])
+    trainer = pl.Trainer(
+        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
+    )
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    assert set(model.test_metrics) >= {"nll", "hamming"}
+    with pytest.raises(InputError, match=r"bayes has no gradient for CVAT; allowed is 0"):
+        self_train(model, data, cvat_weights=[0, 1])
+    with pytest.raises(InputError, match="could only be pickled"):
+        trainer.save_checkpoint(tmp_path / "model.ckpt")
+    with pytest.raises(InputError, match="neither a network nor a grid"):
+        Bayes(data.shape, [0, 1], grid=(0, 1))
+    with pytest.raises(InputError, match="no gradient for CVAT; allowed are backbone, pl, pl_soft"):
+        make_jobs("baselines", backbone_names=["s_logistic"], methods=["pl_cvat"])
+
+
+def test_an_action_with_one_outcome_or_without_rows_has_smoothed_shares():
+    x = torch.randn(1, 30, 2, generator=torch.Generator().manual_seed(0))
+    action = [[0] * 20 + [1] * 10]
+    outcome = [[0, 1] * 10 + [1] * 10]
+    log = Feedback(x, action, outcome, 3, allow_unlogged=True)
+    for name in ("t_logistic", "constant"):
+        part = backbones().get(name)
+        model = part(log.shape)
+        fit(model, log)
+        assert model(x)[0, :, 1, 1].unique().tolist() == pytest.approx([11 / 12])
+        assert model(x)[0, :, 2, 1].unique().tolist() == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize("part", [EarlyDM, ScaledDM])
+def test_rows_held_out_are_a_fifth_and_never_trained_on(part):
+    protocol = tiny_protocol("written", max_epochs=4)
+    data = TinyDataModule([0, 1], n=50)
+    module = part(data.shape, [0, 1], protocol)
+    fit(module, data)
+    held_out = module.held_out
+    assert held_out.sum(1).tolist() == [10, 10]
+    assert not torch.equal(held_out[0], held_out[1])
+    log = data.train
+    assert module.entries(log, slice(None)).weight[held_out].sum() == 0
+    assert module.entries(log, slice(None)).weight[~held_out].sum() == 80
+
+
+def test_early_dm_stops_where_its_own_rows_are_best():
+    protocol = tiny_protocol("written", max_epochs=400, learning_rate=0.02)
+    data = TinyDataModule([0, 1, 2], n=60)
+    module = EarlyDM(data.shape, data.seeds, protocol)
+    fit(module, data)
+    assert (module.stopped_epoch < 400).all()
+    kept = module.held_out_nll(module.logits(data.train.x), data.train)
+    long = EarlyDM(data.shape, data.seeds, protocol)
+    fit(long, data, max_epochs=1)
+    assert (kept <= long.held_out_nll(long.logits(data.train.x), data.train)).all()
+
+
+def test_a_temperature_is_the_best_on_the_rows_held_out():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 200, 4, generator=g)
+    outcome = (torch.rand(2, 200, generator=g) < torch.sigmoid(2 * x[..., 0])).long()
+    log = Feedback(x, torch.randint(2, (2, 200), generator=g), outcome, 2)
+    module = ScaledDM(log.shape, [0, 1], tiny_protocol("written", max_epochs=150, hidden=32, learning_rate=0.02))
+    fit(module, log)
+    logits = module.logits(x)
+    best = module.held_out_nll(logits, log)
+    for factor in (0.8, 1.25):
+        assert (module.held_out_nll(logits * factor, log) > best).all()
+    assert torch.equal(module.select([0, 0]).logits(x), logits)
+    assert (module.temperature > 1.2).all()  # it was trained far into overfitting
+
+
+def test_slow_dm_takes_hsics_rate_and_epochs():
+    protocol = tiny_protocol("released", learning_rate_hsic=0.3, max_epochs_hsic=7)
+    assert SlowDM.rate(protocol) == 0.3
+    assert SlowDM.epochs(protocol) == 7

@@ -1,0 +1,112 @@
+"""Every table and figure again from records; the committed ones among them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import analysis
+from benchmarks.report import main, write_report
+from benchmarks.statistics import Summary
+from benchmarks.store import Store
+from benchmarks.sweep import main as sweep
+from benchmarks.tables import Entry, Place
+
+RESULTS = Path(__file__).parents[1] / "results"
+COMMITTED = sorted(folder.parent for folder in RESULTS.glob("*/records.parquet"))
+FAST = [
+    "--datasets",
+    "D1@n=60,n_test=200,n_validation=50",
+    "D1@n=60,n_test=200,n_validation=50,o=9",
+    "--backbones",
+    "dm",
+]
+FAST += ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--override.batch_size", "20"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "run"
+    assert sweep([*FAST, "--seeds", "0..2", "--workers", "1", "--out", str(folder)]) == 0
+    return folder
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
+    write_report(Store(run))
+    first = files(run)
+    names = {str(path) for path in first}
+    assert {"report.md", "differences.csv", "rounds.csv", "overlap.csv", "sweeps/paper.json"} <= names
+    assert {"figures/rounds.svg", "figures/overlap.svg"} <= names
+    text = first[Path("report.md")].decode()
+    assert all(f"]({name})" in text for name in names if name.endswith(".svg"))
+    assert "| DM PL − DM |" in text
+    write_report(Store(run))
+    assert files(run) == first
+
+
+def test_rounds_hold_what_the_theorem_speaks_of(run):
+    frame = pd.read_csv(run / "rounds.csv")
+    assert set(frame["round"]) == {1, 2}
+    assert (
+        frame[["alpha", "alpha_drawn", "teacher_error", "student_error", "inconsistency", "mu"]]
+        .stack()
+        .between(0, 1)
+        .all()
+    )
+    assert np.allclose(frame["bound"], 2 * frame["mu"])
+    assert (frame["alpha"] >= frame["teacher_error"] - 0.2).all()
+    later = frame[frame["round"] == 2].reset_index()["teacher_error"]
+    assert np.allclose(later, frame[frame["round"] == 1].reset_index()["student_error"])
+
+
+def test_overlap_falls_as_the_policy_gets_sharper(run):
+    frame = pd.read_csv(run / "overlap.csv").drop_duplicates("dataset").set_index("dataset")
+    sizes = frame["effective_sample_size"]
+    assert sizes["D1@n_test=200,n=60,n_validation=50"] > 2 * sizes["D1@n_test=200,n=60,n_validation=50,o=9"]
+
+
+def test_a_cell_that_is_missing_stands_in_the_table(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    gone = next((copy / "cells").glob("*-pl-*.json"))
+    gone.unlink()
+    assert main([str(copy)]) == 0
+    assert "missing" in (copy / "tables.md").read_text()
+    (copy / "sweeps" / "paper.json").unlink()  # records alone make a report too
+    assert main([str(copy)]) == 0
+    assert "missing" not in (copy / "tables.md").read_text()
+
+
+def test_a_folder_without_records_is_an_error(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "holds no records" in capsys.readouterr().err
+    assert main([]) == 2
+
+
+def test_z_is_in_combined_standard_errors():
+    place = Place("D1", "dm", "pl", (0, 1, 2), "released", "oracle_hamming")
+    entry = Entry(place, "nll", "finished", Summary(0.6, 0.03, 3, 3), None, None, (0.5, 0.04), False, {})
+    (row,) = analysis.compare_with_paper([entry]).itertuples()
+    assert row.z == pytest.approx(2)
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+def test_committed_tables_match_the_committed_records(folder, tmp_path):
+    copy = tmp_path / folder.name
+    shutil.copytree(folder, copy)
+    write_report(Store(copy))
+    for path in sorted(folder.rglob("*")):
+        again = copy / path.relative_to(folder)
+        if path.suffix == ".csv":
+            pd.testing.assert_frame_equal(pd.read_csv(again), pd.read_csv(path), rtol=1e-9)
+        elif path.suffix in (".md", ".tex"):
+            assert again.read_text() == path.read_text(), path
+        elif path.suffix == ".parquet":
+            pd.testing.assert_frame_equal(pd.read_parquet(again), pd.read_parquet(path))
+    assert {path.relative_to(copy) for path in copy.rglob("*")} == {p.relative_to(folder) for p in folder.rglob("*")}
