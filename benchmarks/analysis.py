@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.grid import METHODS
-from benchmarks.statistics import holm, paired_difference
+from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
 from benchmarks.tables import Entry, Place, backbone_title
 from cst_lightning.errors import InputError
@@ -119,9 +119,7 @@ def rounds(records: Sequence[Record]) -> pd.DataFrame:
     is what it bounds. The objective is Proposition 1's, without CVAT's term.
     """
     rows = []
-    for record in records:
-        if record["status"] != "finished":
-            continue
+    for record in _finished(records):
         place = Place.of_record(record)
         for result in record["results"]:
             for number, done in enumerate(result["rounds"], 1):
@@ -130,11 +128,8 @@ def rounds(records: Sequence[Record]) -> pd.DataFrame:
                 protocol = record["protocol"]
                 mu = truth_inconsistency(place.dataset, result["seed"], protocol["cvat_eps"], protocol["price_term"])
                 rows.append(
-                    {
-                        "settings": place.settings,
-                        "dataset": place.dataset,
-                        "backbone": place.backbone,
-                        "method": place.method,
+                    _names(record)
+                    | {
                         "seed": result["seed"],
                         "round": number,
                         "alpha": _largest(done["bayes_error"]),
@@ -180,8 +175,8 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
     """Each logging policy of a data set: effective sample size beside every method's loss."""
     size = {
         Place.of_record(record).dataset: float(np.mean(record["data"]["effective_sample_size"]))
-        for record in records
-        if record["status"] == "finished" and record["data"].get("effective_sample_size")
+        for record in _finished(records)
+        if record["data"].get("effective_sample_size")
     }
     variants = {_base(name) for name in size if "@" in name}
     rows = [
@@ -201,6 +196,80 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
         if entry.ours is not None and _base(entry.place.dataset) in variants and entry.place.dataset in size
     ]
     return pd.DataFrame(rows)
+
+
+def calibration(records: Sequence[Record]) -> pd.DataFrame:
+    """Reliability of every cell, its seeds pooled: mean prediction and observed share in each bin of predictions."""
+    rows = []
+    for record in _finished(records):
+        bins = [result["reliability"] for result in record["results"] if result.get("reliability")]
+        if not bins:
+            continue
+        count = np.array([one["count"] for one in bins])
+        n = count.sum(0)
+        for number in np.flatnonzero(n):
+            sums = {
+                of: float(sum(one["count"][number] * one[of][number] for one in bins) / n[number])
+                for of in ("predicted", "observed")
+            }
+            rows.append(_names(record) | {"bin": int(number), "count": int(n[number])} | sums)
+    return pd.DataFrame(rows)
+
+
+def curves(records: Sequence[Record]) -> pd.DataFrame:
+    """Learning curves: mean and standard error over the seeds still in training, by stage, series and epoch."""
+    rows = []
+    for record in _finished(records):
+        for number, curve in enumerate(record.get("curves", [])):
+            stage = "backbone" if record["identity"]["method"] == "backbone" else f"round {number + 1}"
+            for series in ("training_loss", "validation_nll"):
+                for place, epoch in enumerate(curve["epoch"] if curve[series] else []):
+                    values = [
+                        seed[place]
+                        for seed, result in zip(curve[series], record["results"], strict=True)
+                        if seed[place] is not None and (epoch <= result["epochs"] or stage != "backbone")
+                    ]
+                    summary = summarise(values, len(record["results"]))
+                    if summary is not None:
+                        point = {"mean": summary.mean, "standard_error": summary.standard_error, "n": summary.n}
+                        rows.append(_names(record) | {"stage": stage, "series": series, "epoch": epoch} | point)
+    return pd.DataFrame(rows)
+
+
+def weights(records: Sequence[Record]) -> pd.DataFrame:
+    """Test loss of every CVAT weight tried, whichever was chosen: mean and standard error over seeds."""
+    rows = []
+    for record in _finished(records):
+        tried = [result["by_weight"] for result in record["results"] if result["by_weight"]]
+        for weight in tried[0] if tried and METHODS[record["identity"]["method"]].cvat else []:
+            for metric in ("nll", "hamming"):
+                summary = summarise([one[weight][metric] for one in tried if weight in one], len(record["results"]))
+                chosen = sum(str(result["cvat_weight"]) == weight for result in record["results"])
+                if summary is not None:
+                    point = {"mean": summary.mean, "standard_error": summary.standard_error, "chosen": chosen}
+                    rows.append(_names(record) | {"weight": float(weight), "metric": metric} | point)
+    return pd.DataFrame(rows)
+
+
+def costs(records: Sequence[Record]) -> pd.DataFrame:
+    """What each cell took, from the start of its job, which trains its methods one after the other."""
+    rows = []
+    for record in records:
+        provenance = record["provenance"]
+        if "cpu_seconds" in provenance:
+            taken = {name: provenance.get(name) for name in ("seconds", "cpu_seconds", "peak_mib")}
+            rows.append(_names(record) | taken)
+    return pd.DataFrame(rows)
+
+
+def _finished(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record["status"] == "finished"]
+
+
+def _names(record: Record) -> dict[str, str]:
+    place = Place.of_record(record)
+    names = {"settings": place.settings, "dataset": place.dataset}
+    return names | {"backbone": place.backbone, "method": place.method}
 
 
 def _base(dataset: str) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 
 from benchmarks.grid import METHODS
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
-from benchmarks.tables import backbone_title, title
+from benchmarks.tables import Entry, backbone_title, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,7 @@ def save(figure: Figure, path: Path) -> None:
     arguments: dict[str, Any] = {"format": path.suffix[1:], "dpi": 150}
     if path.suffix == ".svg":
         arguments["metadata"] = {"Date": None}
-    with mpl.rc_context({"svg.hashsalt": "cst-lightning"}):
+    with mpl.rc_context({"svg.hashsalt": "cst-lightning", "svg.fonttype": "none"}):
         replace_file(path, lambda temporary: figure.savefig(temporary, **arguments))
     plt.close(figure)
 
@@ -59,13 +60,8 @@ def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
                     color=colour, ms=5, lw=0.8, alpha=0.85, label=_name(str(backbone), str(method)),
                 )  # fmt: skip
         axis.set(xscale="log", yscale="log", xlabel="paper", ylabel="ours", title=title(metric))
-        plain = mpl.ticker.ScalarFormatter()
         for side in (axis.xaxis, axis.yaxis):
-            side.set_major_formatter(plain)
-            side.set_minor_formatter(mpl.ticker.NullFormatter())
-            side.set_major_locator(
-                mpl.ticker.LogLocator(subs=(1, 2, 3, 5) if metric == "nll" else (1, 1.5, 2, 2.5, 3, 4))
-            )
+            _plain(side)
     axes[0][0].legend(fontsize="x-small")
     save(figure, path)
 
@@ -136,6 +132,124 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         )
     axes[0][0].legend(fontsize="x-small")
     save(figure, path)
+
+
+def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
+    """NLL against Hamming loss, a panel a data set: a method good at one need not be at the other."""
+    both = {
+        (e.place.dataset, e.place.backbone, e.place.method): [e.ours.mean] for e in entries["nll"] if e.ours is not None
+    }
+    for e in entries["hamming"]:
+        if e.ours is not None:
+            both[e.place.dataset, e.place.backbone, e.place.method].append(e.ours.mean)
+    datasets = [name for name in dict.fromkeys(name for name, _, _ in both) if "@" not in name] or [next(iter(both))[0]]
+    backbones, methods = (list(dict.fromkeys(key[i] for key in both)) for i in (1, 2))
+    figure, axes = panels(len(datasets))
+    for axis, dataset in zip(axes, datasets, strict=True):
+        for (name, backbone, method), (nll, hamming) in both.items():
+            if name == dataset:
+                style = {"color": _cycle(_COLOURS, backbones, backbone), "marker": _cycle(_MARKERS, methods, method)}
+                axis.plot(hamming, nll, ls="", ms=5, label=_name(backbone, method), **style)
+        axis.set(title=dataset, xlabel="Hamming loss", ylabel="NLL", yscale="log")
+        _plain(axis.yaxis)
+    legend_beside(figure, axes[0])
+    save(figure, path)
+
+
+def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
+    """Reliability curves, a panel a data set: the share that came true where so much was predicted."""
+    shown = calibration[calibration["backbone"] == calibration["backbone"].iloc[0]]
+    groups = list(shown.groupby("dataset", sort=False))
+    methods = list(dict.fromkeys(shown["method"]))
+    figure, axes = panels(len(groups))
+    for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
+        axis.plot([0, 1], [0, 1], color="0.6", lw=1)
+        for method, points in of_dataset.groupby("method", sort=False):
+            style = {"color": _cycle(_COLOURS, methods, method), "marker": _cycle(_MARKERS, methods, method)}
+            axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=METHODS[str(method)].title, **style)
+        axis.set(title=dataset, xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
+    axes[0].legend(fontsize="x-small")
+    save(figure, path)
+
+
+def plot_curves(curves: pd.DataFrame, path: Path) -> None:
+    """Training loss and the NLL of held-out rows over the epochs of the first backbone, a panel a data set."""
+    shown = curves[(curves["backbone"] == curves["backbone"].iloc[0]) & (curves["stage"] != "round 2")]
+    groups = list(shown.groupby("dataset", sort=False))
+    figure, axes = panels(len(groups))
+    for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
+        lines = of_dataset.groupby(["method", "series"], sort=False)
+        for (method, series), points in lines:
+            colour = _cycle(_COLOURS, list(METHODS), method)
+            label = f"{METHODS[str(method)].title}, {'held-out NLL' if series == 'validation_nll' else 'training loss'}"
+            style = "--" if series == "validation_nll" else "-"
+            axis.plot(points["epoch"], points["mean"], ls=style, color=colour, lw=1.2, label=label)
+            low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
+            axis.fill_between(points["epoch"], low, high, color=colour, alpha=0.2, lw=0)
+        axis.set(title=dataset, xlabel="epoch", ylabel="nats", yscale="log")
+        _plain(axis.yaxis)
+    legend_beside(figure, axes[0])
+    save(figure, path)
+
+
+def plot_weights(weights: pd.DataFrame, path: Path) -> None:
+    """Test NLL over the CVAT weight, a panel a data set: what the choice of a weight is worth."""
+    shown = weights[weights["metric"] == "nll"]
+    groups = list(shown.groupby("dataset", sort=False))
+    lines = list(dict.fromkeys(zip(shown["backbone"], shown["method"], strict=True)))
+    figure, axes = panels(len(groups))
+    for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
+        for (backbone, method), points in of_dataset.groupby(["backbone", "method"], sort=False):
+            style = {"color": _cycle(_COLOURS, lines, (backbone, method))}
+            style["marker"] = _cycle(_MARKERS, lines, (backbone, method))
+            axis.errorbar(
+                points["weight"], points["mean"], yerr=points["standard_error"], ms=4, lw=1,
+                label=_name(str(backbone), str(method)), **style,
+            )  # fmt: skip
+        axis.set(title=dataset, xlabel="CVAT weight", ylabel="NLL", xscale="log")
+    axes[0].legend(fontsize="x-small")
+    save(figure, path)
+
+
+def plot_costs(costs: pd.DataFrame, path: Path) -> None:
+    """CPU time of each (data set, backbone), all its methods and seeds together."""
+    taken = costs.groupby(["dataset", "backbone"], sort=False)["cpu_seconds"].max().unstack()
+    figure, axes = subplots(1, 1, 8.0, 3.2)
+    width = 0.8 / len(taken.columns)
+    for number, backbone in enumerate(taken.columns):
+        place = np.arange(len(taken)) + (number - (len(taken.columns) - 1) / 2) * width
+        label = backbone_title(str(backbone))
+        axes[0][0].bar(place, taken[backbone] / 60, width, label=label, color=_cycle(_COLOURS, taken.columns, backbone))
+    axes[0][0].set_xticks(np.arange(len(taken)), list(taken.index))
+    axes[0][0].set(ylabel="CPU minutes")
+    legend_beside(figure, axes[0][0])
+    save(figure, path)
+
+
+def panels(n: int) -> tuple[Figure, list[Any]]:
+    """``n`` panels in rows of four."""
+    n_columns = min(n, 4)
+    figure, axes = subplots(-(-n // n_columns), n_columns, 3.2, 3.0)
+    for axis in axes.flat[n:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:n])
+
+
+def legend_beside(figure: Figure, axis: Any) -> None:
+    """The legend of ``axis`` to the right of all panels."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize="x-small")
+
+
+def _cycle(values: Sequence[str], names: Any, name: object) -> str:
+    return values[list(names).index(name) % len(values)]
+
+
+def _plain(axis: Any) -> None:
+    """Round numbers on a logarithmic axis, however short it is."""
+    axis.set_major_locator(mpl.ticker.MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    axis.set_major_formatter(mpl.ticker.ScalarFormatter())
 
 
 def _name(backbone: str, method: str) -> str:

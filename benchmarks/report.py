@@ -13,6 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from benchmarks import analysis, figures
 from benchmarks.grid import METHODS
 from benchmarks.options import saved_jobs
+from benchmarks.page import Run, Section, render
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import (
@@ -32,20 +33,26 @@ from cst_lightning.errors import InputError
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
 
 Found = list[tuple[Place, Record | None]]
+Entries = dict[str, list[Entry]]  # by metric
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, or 2 for bad input."""
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="+", help="folders that a sweep wrote")
+    parser.add_argument("--out", type=str, default="report.html", help="where the page of several runs goes")
     try:
-        folders = [Path(run) for run in parser.parse_args(arguments).runs]
+        options = parser.parse_args(arguments)
+        folders = [Path(run) for run in options.runs]
         for folder in folders:
             if not any((folder / "cells").glob("*.json")):
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
+        runs = [write_report(Store(folder)) for folder in folders]
         for folder in folders:
-            write_report(Store(folder))
-            print(f"{folder}: report.md, tables, comparison.csv, differences.csv, rounds.csv and figures/ written")
+            print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
+        if len(runs) > 1:
+            write_text(Path(options.out), render(runs))
+            print(f"{options.out} has them all")
     except (ArgumentError, InputError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -66,7 +73,8 @@ def find_places(store: Store) -> Found:
             place = Place.of_cell(cell)
             # a record of another version of the code still is what stands here, until it is run again
             found.setdefault(_key(place), (place, store.read(cell) or newest.get(_key(place))))
-    for key, record in newest.items():
+    methods = list(METHODS)
+    for key, record in sorted(newest.items(), key=lambda item: (*item[0][:4], methods.index(item[0][4]))):
         found.setdefault(key, (Place.of_record(record), record))
     return list(found.values())
 
@@ -86,34 +94,26 @@ def write_tables(store: Store) -> Found:
     return found
 
 
-def write_report(store: Store) -> None:
-    """All of ``write_tables``, and ``report.md`` with its figures and the frames behind it as CSV."""
+def write_report(store: Store) -> Run:
+    """All of ``write_tables``; ``report.md`` and ``report.html``, their figures, and the frames behind them as CSV."""
     found = write_tables(store)
     folder, records = store.folder, [record for _, record in found if record is not None]
     entries = {metric: make_entries(found, metric) for metric in TITLES}
     every = [entry for of_metric in entries.values() for entry in of_metric]
-    parts = [f"# {folder.name}", "\n".join(map(to_markdown, entries.values()))]
-    compared = analysis.compare_with_paper(every)
-    if len(compared) and len({entry.place.settings for entry in every}) == 1:
-        write_frame(folder / "comparison.csv", compared)
-        figures.plot_comparison(compared, folder / "figures" / "comparison.svg")
-        parts += _against_paper(compared)
-    differences = pd.concat([analysis.differences(of_metric) for of_metric in entries.values()])
-    if len(differences):
-        write_frame(folder / "differences.csv", differences)
-        parts += _differences(differences)
-    parts += _ranks(entries, folder)
-    rounds = analysis.rounds(records)
-    if len(rounds):
-        write_frame(folder / "rounds.csv", rounds)
-        figures.plot_rounds(rounds, folder / "figures" / "rounds.svg")
-        parts += _rounds(rounds)
-    overlap = analysis.overlap(records, every)
-    if len(overlap):
-        write_frame(folder / "overlap.csv", overlap)
-        figures.plot_overlap(overlap[overlap["metric"] == "nll"], folder / "figures" / "overlap.svg")
-        parts += _overlap(overlap[overlap["metric"] == "nll"])
-    write_text(folder / "report.md", "\n\n".join(part.strip() for part in parts) + "\n")
+    sections = [
+        *_problems(found),
+        *_against_paper(every, folder),
+        *_differences(entries, folder),
+        *_ranks(entries, folder),
+        *_rounds(records, folder),
+        *_overlap(records, entries, folder),
+        *_details(records, entries, folder),
+    ]
+    tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
+    write_text(folder / "report.md", "\n\n".join([f"# {folder.name}", *tables, *map(_markdown, sections)]) + "\n")
+    run = Run(folder, found, sections)
+    write_text(folder / "report.html", render([run]))
+    return run
 
 
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
@@ -121,43 +121,77 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     write_text(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
-# --- the parts of report.md ---------------------------------------------------------------------------
+def _markdown(section: Section) -> str:
+    parts = ["#" * section.level + f" {section.title}", *section.texts]
+    if section.figure:
+        parts.append(f"![{section.title}](figures/{section.figure})")
+    if section.rows:
+        lines = [section.header, ["---"] * len(section.header), *section.rows]
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts)
 
 
-def _against_paper(compared: pd.DataFrame) -> list[str]:
+# --- the parts ----------------------------------------------------------------------------------------
+
+
+def _problems(found: Found) -> list[Section]:
+    """Cells without a number, plainly."""
+    rows = []
+    for place, record in found:
+        name = (place.settings, place.dataset, backbone_title(place.backbone), METHODS[place.method].title)
+        if record is None:
+            rows.append((*name, "missing", "was asked for and has not been run"))
+        elif record["status"] != "finished":
+            rows.append((*name, record["status"], record["error"].strip().splitlines()[-1]))
+        else:
+            failed = [f"seed {r['seed']} in {r['failed_in']}" for r in record["results"] if r["failed_in"]]
+            rows += [(*name, "not finite", ", ".join(failed))] if failed else []
+    header = ("settings", "data set", "backbone", "method", "status", "what is known")
+    return [Section("Failed and missing", header=header, rows=rows)] if rows else []
+
+
+def _against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
+    compared = analysis.compare_with_paper(entries)
+    if not len(compared) or len({entry.place.settings for entry in entries}) > 1:
+        return []
+    write_frame(folder / "comparison.csv", compared)
+    figures.plot_comparison(compared, folder / "figures" / "comparison.svg")
     z = compared["z"].abs()
     far = compared[z > 3].sort_values("z", key=abs, ascending=False)
-    lines = [
-        "## Against the paper",
+    texts = [
         f"Of {len(compared)} numbers that the paper has too, {int((z <= 2).sum())} lie within 2 and "
-        f"{int((z <= 3).sum())} within 3 combined standard errors of the paper's (`comparison.csv`).",
-        "![Ours against the paper's numbers](figures/comparison.svg)",
+        f"{int((z <= 3).sum())} within 3 combined standard errors of the paper's (`comparison.csv`)."
     ]
     if len(far):
-        rows = [
-            (
-                row.dataset,
-                backbone_title(row.backbone),
-                METHODS[row.method].title,
-                title(row.metric),
-                f"{row.ours:.4f} ± {row.ours_se:.4f}",
-                f"{row.paper:.4f} ± {row.paper_se:.4f}",
-                f"{row.z:+.1f}",
-            )
-            for row in far.head(_MOST_SHOWN).itertuples()
-        ]
-        lines.append(f"Beyond 3{', the farthest' if len(far) > _MOST_SHOWN else ''}:")
-        lines.append(_table(("data set", "backbone", "method", "metric", "ours", "paper", "z"), rows))
-    return lines
+        texts.append(f"The {min(len(far), _MOST_SHOWN)} farthest of those beyond 3 are in the table.")
+    rows = [
+        (
+            row.dataset,
+            backbone_title(row.backbone),
+            METHODS[row.method].title,
+            title(row.metric),
+            f"{row.ours:.4f} ± {row.ours_se:.4f}",
+            f"{row.paper:.4f} ± {row.paper_se:.4f}",
+            f"{row.z:+.1f}",
+        )
+        for row in far.head(_MOST_SHOWN).itertuples()
+    ]
+    header = ("data set", "backbone", "method", "metric", "ours", "paper", "z")
+    return [Section("Ours against the paper's", 2, texts, "comparison.svg", header, rows)]
 
 
-def _differences(frame: pd.DataFrame) -> list[str]:
-    parts = [
-        "## Method against method",
+def _differences(entries: Entries, folder: Path) -> list[Section]:
+    frames = [analysis.differences(of_metric) for of_metric in entries.values()]
+    frame = pd.concat(frames)
+    if not len(frame):
+        return []
+    write_frame(folder / "differences.csv", frame)
+    about = (
         "Mean difference ± standard error, paired by seed; * where a paired t test gives p < 0.05 after Holm's "
         f"adjustment over the whole table; {ORACLE} where an oracle chose a weight of either side. Below zero the "
-        "first has the lower loss. Intervals and p values: `differences.csv`.",
-    ]
+        "first has the lower loss. Intervals and p values: `differences.csv`."
+    )
+    sections = [Section("Method against method", texts=[about])]
     for metric, of_metric in frame.groupby("metric", sort=False):
         datasets = list(dict.fromkeys(of_metric["dataset"]))
         several = of_metric["settings"].nunique() > 1
@@ -166,8 +200,8 @@ def _differences(frame: pd.DataFrame) -> list[str]:
             at = {row.dataset: row for row in pair.itertuples()}
             name = f"{first} − {second}" + (f" ({settings})" if several else "")
             rows.append((name, *(_difference(at.get(dataset)) for dataset in datasets)))
-        parts += [f"### {title(str(metric))}", _table(("pair", *datasets), rows)]
-    return parts
+        sections.append(Section(f"Differences in {title(str(metric))}", 3, header=("pair", *datasets), rows=rows))
+    return sections
 
 
 def _difference(row: Any) -> str:
@@ -177,8 +211,8 @@ def _difference(row: Any) -> str:
     return f"{row.difference:+.4f} ± {row.standard_error:.4f}{star}{oracle}"
 
 
-def _ranks(entries: dict[str, list[Entry]], folder: Path) -> list[str]:
-    parts = []
+def _ranks(entries: Entries, folder: Path) -> list[Section]:
+    sections = []
     for metric, of_metric in entries.items():
         if len({entry.place.settings for entry in of_metric}) > 1:
             continue
@@ -187,17 +221,21 @@ def _ranks(entries: dict[str, list[Entry]], folder: Path) -> list[str]:
         if ranks is None:
             continue
         figures.plot_ranks(ranks, folder / "figures" / f"ranks_{metric}.svg")
-        parts += [
-            f"### {title(metric)}",
+        about = (
             f"Average rank over {len(losses)} data sets of {len(ranks.mean)} methods (1 is the lowest loss); a "
             f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
-            "test does not tell apart at 0.05.",
-            f"![Critical-difference diagram, {title(metric)}](figures/ranks_{metric}.svg)",
-        ]
-    return ["## Ranks over data sets", *parts] if parts else []
+            "test does not tell apart at 0.05."
+        )
+        sections.append(Section(f"Ranks by {title(metric)}", 3, [about], f"ranks_{metric}.svg"))
+    return [Section("Ranks over data sets"), *sections] if sections else []
 
 
-def _rounds(frame: pd.DataFrame) -> list[str]:
+def _rounds(records: Sequence[Record], folder: Path) -> list[Section]:
+    frame = analysis.rounds(records)
+    if not len(frame):
+        return []
+    write_frame(folder / "rounds.csv", frame)
+    figures.plot_rounds(frame, folder / "figures" / "rounds.svg")
     columns = ["alpha", "alpha_drawn", "teacher_error", "student_error", "inconsistency", "mu", "bound", "changed"]
     columns += ["objective_start", "objective_end", "objective_imputed"]
     means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[columns].mean()
@@ -217,40 +255,69 @@ def _rounds(frame: pd.DataFrame) -> list[str]:
         *(["settings"] if several else []), "data set", "backbone", "method", "round", "α", "α (drawn)", "Err(teacher)",
         "Err(student)", "R_B(student)", "μ", "bound", "changed", "objective: teacher", "student", "student, relabelled",
     ]  # fmt: skip
-    return [
-        "## Theory, measured",
+    about = (
         "Means over seeds, on the training rows. α: the largest share of wrong pseudo-labels of any action and class, "
         "against the Bayes classifier f* (Theorem 1 asks for less than 0.2) and against the outcomes drawn. Err: "
         "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
         "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
-        "fresh weights need not end below their teacher's value.",
-        "![Pseudo-label errors, bound and objective by round](figures/rounds.svg)",
-        _table(header, rows),
-    ]
+        "fresh weights need not end below their teacher's value."
+    )
+    return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], "rounds.svg", header, rows)]
 
 
-def _overlap(frame: pd.DataFrame) -> list[str]:
+def _overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
+    frame = pd.concat([analysis.overlap(records, of_metric) for of_metric in entries.values()])
+    if not len(frame):
+        return []
+    write_frame(folder / "overlap.csv", frame)
+    frame = frame[frame["metric"] == "nll"]
+    figures.plot_overlap(frame, folder / "figures" / "overlap.svg")
     datasets = frame.drop_duplicates("dataset").sort_values("effective_sample_size", ascending=False)
-    rows = []
+    size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
+    rows = [size]
     for (backbone, method), of_method in frame.groupby(["backbone", "method"], sort=False):
         at = {row.dataset: f"{row.mean:.4f} ± {row.standard_error:.4f}" for row in of_method.itertuples()}
-        rows.append(
-            (backbone_title(backbone), METHODS[method].title, *(at.get(name, "") for name in datasets["dataset"]))
-        )
-    size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
-    return [
-        "## Overlap",
-        "NLL under each logging policy, from even to near deterministic. Effective sample size: of the weights "
-        "1 / π(a | x) under the true policy, for the actions that were logged.",
-        "![NLL over the effective sample size](figures/overlap.svg)",
-        _table(("backbone", "method", *datasets["dataset"]), [size, *rows]),
-    ]
+        numbers = (at.get(name, "") for name in datasets["dataset"])
+        rows.append((backbone_title(backbone), METHODS[method].title, *numbers))
+    about = (
+        "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
+        "the actions that were logged."
+    )
+    return [Section("Overlap", 2, [about], "overlap.svg", ("backbone", "method", *datasets["dataset"]), rows)]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
+    """Figures that need no table."""
+    drawn = folder / "figures"
+    sections = []
+    if len(analysis.losses(entries["nll"])):
+        figures.plot_losses(entries, drawn / "losses.svg")
+        sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
+    for name, about, frame, plot in (
+        (
+            "calibration",
+            "Reliability of the first backbone; seeds pooled.",
+            analysis.calibration,
+            figures.plot_calibration,
+        ),
+        ("curves", "Of the first backbone, mean ± standard error over seeds.", analysis.curves, figures.plot_curves),
+        ("weights", "Test NLL of every CVAT weight tried.", analysis.weights, figures.plot_weights),
+        ("costs", "CPU time of each data set and backbone, all methods together.", analysis.costs, figures.plot_costs),
+    ):
+        values = frame(records)
+        if len(values) and values["settings"].nunique() == 1:
+            plot(values, drawn / f"{name}.svg")
+            sections.append(Section(_DETAILS[name], 2, [about], f"{name}.svg"))
+    return sections
+
+
+_DETAILS = {
+    "calibration": "Calibration",
+    "curves": "Learning curves",
+    "weights": "Effect of the CVAT weight",
+    "costs": "Time and cost",
+}
 
 
 if __name__ == "__main__":

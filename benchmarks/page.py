@@ -1,0 +1,157 @@
+"""One HTML page of one or several runs that needs nothing else: no network, no other file."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup, escape
+
+from benchmarks.grid import METHODS
+from benchmarks.store import Record
+from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, title
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report: texts, then a figure of the folder ``figures``, then a table."""
+
+    title: str
+    level: int = 2
+    texts: Sequence[str] = ()
+    figure: str = ""
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, what stands in it, and the parts of its report."""
+
+    folder: Path
+    found: Sequence[tuple[Place, Record | None]]
+    sections: Sequence[Section]
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return self.folder.name
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page. Every name in it is escaped, every figure is inside it."""
+    environment = Environment(loader=PackageLoader("benchmarks", "."), autoescape=True, trim_blocks=True)
+    entries = {run.name: [e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs}
+    environment.filters["code"] = _code
+    return environment.get_template("page.html.j2").render(
+        title=" and ".join(run.name for run in runs),
+        runs=runs,
+        headlines={run.name: _headline(run, entries[run.name]) for run in runs},
+        notes={run.name: notes(entries[run.name]) for run in runs},
+        numbers=[_number(name, entry) for name, of_run in entries.items() for entry in of_run],
+        provenance=[row for run in runs for row in _provenance(run)],
+        picture=_picture,
+        oracle=ORACLE,
+    )
+
+
+def _code(text: str) -> Markup:
+    """Escaped, with what stands in backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _picture(run: Run, name: str) -> str:
+    """A figure as a data address."""
+    content = base64.b64encode((run.folder / "figures" / name).read_bytes()).decode()
+    return f"data:image/svg+xml;base64,{content}"
+
+
+def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """The first things to know: what, how much of it, and who won."""
+    status = Counter(record["status"] if record else "missing" for _, record in run.found)
+    places = [place for place, _ in run.found]
+    cpu: dict[tuple[str, str, str], float] = {}
+    for place, record in run.found:
+        if record is not None:
+            key = place.settings, place.dataset, place.backbone
+            cpu[key] = max(cpu.get(key, 0.0), record["provenance"].get("cpu_seconds", 0.0))
+    seeds = sorted({len(place.seeds) for place in places})
+    facts = [
+        ("protocol", ", ".join(dict.fromkeys(place.protocol for place in places))),
+        ("cells", ", ".join(f"{number} {name}" for name, number in sorted(status.items()))),
+        ("seeds a cell", " or ".join(map(str, seeds))),
+        ("CPU time", f"{sum(cpu.values()) / 3600:.1f} h"),
+    ]
+    lowest: Counter[str] = Counter()
+    for dataset in dict.fromkeys(place.dataset for place in places):
+        mine = [e for e in entries if e.metric == "nll" and e.place.dataset == dataset and e.ours is not None]
+        if mine:
+            best = min(mine, key=lambda e: e.ours.mean if e.ours else math.inf)
+            lowest[f"{backbone_title(best.place.backbone)}, {METHODS[best.place.method].title}"] += 1
+    facts += [("lowest NLL", ", ".join(f"{name} ({n} data sets)" for name, n in lowest.most_common(3)))]
+    near = [_z(entry) for entry in entries]
+    known = [abs(z) for z in near if z is not None]
+    if known:
+        facts.append(("against the paper", f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors"))
+    return facts
+
+
+def _number(run: str, entry: Entry) -> dict[str, Any]:
+    """A row of the table that can be sorted: plain values, and texts of those that need one."""
+    place, ours, z = entry.place, entry.ours, _z(entry)
+    share = entry.share(ours.mean) if ours else None
+    return {
+        "run": run,
+        "settings": place.settings,
+        "dataset": place.dataset,
+        "backbone": backbone_title(place.backbone),
+        "method": METHODS[place.method].title,
+        "metric": title(entry.metric),
+        "status": entry.status,
+        "n": f"{ours.n}/{ours.asked}" if ours else f"0/{len(place.seeds)}",
+        "mean": ours.mean if ours else None,
+        "error": ours.standard_error if ours and not math.isnan(ours.standard_error) else None,
+        "oracle": entry.oracle,
+        "best": entry.best,
+        "constant": entry.constant.mean if entry.constant else None,
+        "floor": entry.floor.mean if entry.floor else None,
+        "share": None if share is None else 100 * share,
+        "paper": entry.paper,
+        "z": z,
+    }
+
+
+def _z(entry: Entry) -> float | None:
+    if entry.ours is None or entry.paper is None or math.isnan(entry.ours.standard_error):
+        return None
+    return (entry.ours.mean - entry.paper[0]) / math.hypot(entry.ours.standard_error, entry.paper[1])
+
+
+def _provenance(run: Run) -> list[tuple[str, ...]]:
+    """Where each number comes from."""
+    rows: list[tuple[str, ...]] = []
+    for place, record in run.found:
+        if record is None:
+            continue
+        made = record["provenance"]
+        versions = ", ".join(f"{name} {number}" for name, number in made.get("versions", {}).items())
+        seconds = made.get("cpu_seconds")
+        rows.append(
+            (
+                run.name,
+                "/".join((place.dataset, place.backbone, place.method)),
+                (made.get("git_commit") or "")[:12],
+                made["finished"],
+                f"{made.get('machine', '')}, {made.get('device', '')}",
+                "" if seconds is None else f"{seconds:.0f}",
+                f"Python {made.get('python', '')}, {versions}",
+            )
+        )
+    return rows

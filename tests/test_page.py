@@ -1,0 +1,103 @@
+"""The page of a report, in a real browser where there is one."""
+
+import shutil
+
+import pytest
+
+from benchmarks.page import Run, Section, render
+from benchmarks.report import main, write_report
+from benchmarks.store import Store
+from benchmarks.sweep import main as sweep
+from benchmarks.tables import Place
+
+TINY = ["--backbones", "dm", "--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--workers", "1"]
+EVIL = "<script>document.title='broken'</script>"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for name, seeds in (("one", "0..2"), ("two", "0..1")):
+        options = ["--datasets", "multilabel", "D1@n=70,n_test=200,n_validation=50", "--seeds", seeds]
+        assert sweep([*TINY, *options, "--out", str(folder / name)]) == 0
+    assert main([str(folder / "one"), str(folder / "two"), "--out", str(folder / "both.html")]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no Chromium on this machine")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+def open_page(browser, path, width=1440):
+    """The page, and what it complained of and asked other hosts for."""
+    page, troubles = browser.new_page(viewport={"width": width, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
+    page.goto(path.as_uri())
+    return page, troubles
+
+
+def visible(page, column):
+    rows = page.locator("#table tbody tr:not([hidden])")
+    return [row.locator("td").nth(column).inner_text() for row in rows.all()]
+
+
+@pytest.mark.parametrize("name", ["one/report.html", "both.html"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_a_page_opens_without_error_or_request_and_fits(runs, browser, name, width):
+    page, troubles = open_page(browser, runs / name, width)
+    assert troubles == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert all(alt for alt in page.locator("img").evaluate_all("all => all.map(one => one.alt)"))
+    assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 0)")
+
+
+def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):
+    page, troubles = open_page(browser, runs / "both.html")
+    assert set(visible(page, 5)) == {"NLL (nats)"} or set(visible(page, 4)) == {"NLL (nats)"}
+    everything = len(visible(page, 0))
+    head = page.get_by_role("button", name="mean ± standard error")
+    head.focus()
+    page.keyboard.press("Enter")
+    column = page.locator("#table thead th").evaluate_all("all => all.findIndex(th => th.ariaSort === 'ascending')")
+    means = [float(text.lstrip("★ ").split(" ±")[0]) for text in visible(page, column)]
+    assert means == sorted(means)
+    page.keyboard.press("Enter")
+    assert [float(text.lstrip("★ ").split(" ±")[0]) for text in visible(page, column)] == sorted(means, reverse=True)
+    page.locator("select[data-column=method]").select_option("PL")
+    page.get_by_label("Search").fill("multilabel two")
+    assert len(visible(page, 0)) == 1 < everything
+    assert page.locator("#count").inner_text().startswith("1 of ")
+    assert troubles == []
+
+
+def test_names_from_outside_are_text(runs, browser, tmp_path):
+    found = [(Place(EVIL, EVIL, "pl", (0,), EVIL, "x", {"a": EVIL}), None)]
+    run = Run(tmp_path, found, [Section(EVIL, texts=[f"`{EVIL}` {EVIL}"], header=(EVIL,), rows=((EVIL,),))])
+    (tmp_path / "page.html").write_text(render([run]))
+    page, troubles = open_page(browser, tmp_path / "page.html")
+    assert page.title() != "broken"
+    assert page.locator("section script").count() == 0
+    assert troubles == []
+
+
+def test_a_page_says_what_failed_and_what_is_missing(runs, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(runs / "one", copy)
+    next((copy / "cells").glob("*-pl-*.json")).unlink()
+    write_report(Store(copy))
+    text = (copy / "report.html").read_text()
+    assert "Failed and missing" in text
+    assert "was asked for and has not been run" in text
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "Failed and missing" not in (runs / "one" / "report.html").read_text()
