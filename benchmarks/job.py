@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -35,8 +35,31 @@ from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 from datamodules.base import BanditDataModule
 
-#: called with the part of the job at hand and the share of the whole job that is done
-Report = Callable[[str, float], None]
+
+@dataclass(frozen=True)
+class Point:
+    """An epoch of a training: losses of every seed and variant, lists ``[S][W]``, for live curves."""
+
+    stage: str  # backbone, round 1, ...
+    methods: list[str]  # that the training belongs to
+    epoch: int
+    seeds: list[int]
+    grid: list[float]  # of the variants
+    training_loss: list[list[float]]
+    validation_nll: list[list[float]] | None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a job says while it runs."""
+
+    kind: Literal["progress", "point", "recorded"]
+    text: str = ""  # the part at hand, or the method that was recorded
+    share: float = 0.0  # of the whole job that is done
+    point: Point | None = None
+
+
+Report = Callable[[Message], None]
 
 
 @dataclass(frozen=True)
@@ -59,16 +82,23 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     quiet()
     clock = _Clock(job, resolve_device(settings.device))
     progress, curves = _Progress(job, report), list[_Curve]()
-    report("data", 0.0)
+
+    def write(cell: Cell, made: _Made) -> None:
+        store.write(cell, _record(cell, made, data, clock))
+        report(Message("recorded", cell.method))
+
+    report(Message("progress", "data"))
     data = job.dataset.make(job.seeds, job.protocol, settings.data_dir)
     data.setup()
+
+    training = ["backbone"]
 
     def fitter(module: StackedModule, data: pl.LightningDataModule, max_epochs: int | None = None) -> None:
         progress.begin(module)
         accelerator = "gpu" if clock.device == "cuda" else "cpu"
         # a part with callbacks of its own may need what is logged; nothing else here looks at it
         plain = type(module).configure_callbacks is StackedModule.configure_callbacks
-        curves.append(_Curve())
+        curves.append(_Curve(report, training))
         callbacks = [progress, curves[-1]]
         arguments: dict[str, Any] = {"accelerator": accelerator, "callbacks": callbacks, "barebones": plain}
         fit(module, data, max_epochs=max_epochs, **arguments)
@@ -82,12 +112,12 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     wanted = {cell.method for cell in cells_to_run(job, store, settings.on_existing)}
     if "backbone" in wanted:
         made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, [], curves)
-        store.write(cells["backbone"], _record(cells["backbone"], made, data, clock))
+        write(cells["backbone"], made)
     for soft in (False, True):
-        group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
+        training = group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
         for method, made in _train_students(group, job, backbone, data, fitter, curves):
             if method in wanted:
-                store.write(cells[method], _record(cells[method], made, data, clock))
+                write(cells[method], made)
 
 
 @dataclass(frozen=True)
@@ -311,7 +341,8 @@ class _Progress(pl.Callback):
         self._told = now
         share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
         done = sum(self._parts[: self._number]) + share * self._parts[self._number]
-        self._report(f"{self._label}, epoch {trainer.current_epoch + 1}", done / sum(self._parts))
+        text = f"{self._label}, epoch {trainer.current_epoch + 1}"
+        self._report(Message("progress", text, done / sum(self._parts)))
 
 
 class _Curve(pl.Callback):
@@ -322,15 +353,28 @@ class _Curve(pl.Callback):
 
     _POINTS = 60
 
-    def __init__(self) -> None:
+    def __init__(self, report: Report, methods: Sequence[str]) -> None:
         self._epochs, self._every = dict[int, tuple[Tensor, Tensor | None]](), 1
+        self._report, self._methods = report, list(methods)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
         if epoch % self._every or not isinstance(pl_module, StackedModule) or not pl_module.has_gradient:
             return
-        self._epochs[epoch] = pl_module.training_loss.cpu(), pl_module.validation_nll
+        loss, held_out = pl_module.training_loss.cpu(), pl_module.validation_nll
+        self._epochs[epoch] = loss, held_out
+        size = (len(pl_module.seeds), pl_module.n_variants)
+        point = Point(
+            stage="backbone" if pl_module.stage == 0 else f"round {pl_module.stage}",
+            methods=self._methods,
+            epoch=epoch,
+            seeds=pl_module.seeds,
+            grid=pl_module.grid[0],
+            training_loss=loss.view(size).tolist(),
+            validation_nll=None if held_out is None else held_out.view(size).tolist(),
+        )
+        self._report(Message("point", point=point))
         if len(self._epochs) > self._POINTS:
             self._every *= 2
             self._epochs = {epoch: seen for epoch, seen in self._epochs.items() if epoch % self._every == 0}

@@ -20,7 +20,10 @@ _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
 
 #: options that change no number
-_HOW = ("config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing")
+_HOW = (
+    "config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing",
+    "wandb", "wandb_project", "wandb_entity", "wandb_tags",
+)  # fmt: skip
 
 
 def make_parser() -> ArgumentParser:
@@ -52,6 +55,15 @@ def make_parser() -> ArgumentParser:
         default="retry-failed",
         help="cells that have a record: leave all, run the failed ones again, or run all again",
     )
+    parser.add_argument(
+        "--wandb",
+        type=Literal["online", "offline", "disabled"] | None,
+        default=None,
+        help="Weights & Biases; by default online where it finds a key, else offline",
+    )
+    parser.add_argument("--wandb-project", type=str, default="cst-lightning", help="W&B project")
+    parser.add_argument("--wandb-entity", type=str | None, default=None, help="W&B user or team; by default the key's")
+    parser.add_argument("--wandb-tags", type=str, nargs="+", default=None, help="tags of every W&B run")
     overrides = ArgumentParser(description="protocol fields to replace")
     for name, hint in get_type_hints(Protocol).items():
         if name in _OWN_OPTIONS:

@@ -60,7 +60,7 @@ class Display:
         elif event.kind == "progress":
             self._shares[key] = event.share
             self._progress.update(self._bars[key], completed=event.share, note=event.text)
-        else:
+        elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._done += event.kind == "finished"
             self.failed += event.kind == "failed"

@@ -14,7 +14,7 @@ import torch
 from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
-from benchmarks.executors.local import run_local
+from benchmarks.executors.local import Event, run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run
 from benchmarks.options import jobs_of, make_parser, save_options
@@ -23,6 +23,7 @@ from benchmarks.progress import Display
 from benchmarks.report import write_tables
 from benchmarks.store import Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
+from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 
@@ -32,7 +33,10 @@ _FILE_WIDTH = 240  # columns of a table that goes to a file
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 if a cell failed, 2 for bad input, 130 for Ctrl-C."""
     console = Console(stderr=True)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if arguments[:1] == ["sync"]:
+            return sync(_folder(arguments))
         return run(make_parser().parse_args(arguments), console)
     except (ArgumentError, UnicodeDecodeError) as error:
         print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
@@ -43,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _folder(arguments: Sequence[str]) -> Path:
+    if len(arguments) != 2:
+        raise InputError(f"{arguments[0]} wants one folder that a sweep wrote: {arguments[0]} DIR")
+    return Path(arguments[1])
 
 
 def run(options: Namespace, console: Console) -> int:
@@ -77,13 +87,32 @@ def _train(
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs under a live display; how it ended."""
     settings = Settings(options.data_dir, options.device, options.on_existing)
+    tracker = _tracker(todo, store, options)
     weights = [estimate_seconds(job) for job in todo]
+    ended: Literal["done", "failed", "interrupted"] = "interrupted"
     with Display(todo, weights, console) as display:
+
+        def tell(event: Event) -> None:
+            display.show(event)
+            if tracker is not None:
+                tracker.tell(event)
+
         try:
-            run_local(todo, store, settings, workers, display.show)
+            run_local(todo, store, settings, workers, tell)
+            ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
-            return "interrupted"
-    return "failed" if display.failed else "done"
+            pass
+    for text in tracker.close(complete=ended != "interrupted") if tracker is not None else ():
+        console.print(text, markup=False, soft_wrap=True)
+    return ended
+
+
+def _tracker(todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
+    mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
+    if mode == "disabled" or not todo:
+        return None
+    tags = tuple(options.wandb_tags or ())
+    return Tracker(todo, Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve()))
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> int:

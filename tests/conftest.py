@@ -14,6 +14,7 @@ from cst_lightning import Feedback, PotentialOutcomes, Protocol, fit, get_protoc
 from datamodules.base import BanditDataModule, Draw
 
 torch.set_num_threads(1)
+os.environ["WANDB_MODE"] = "disabled"  # but for the tests of tracking
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.load_profile("suite")
 

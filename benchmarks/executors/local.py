@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from benchmarks.grid import Job
-from benchmarks.job import Settings, failed_record, run_job
+from benchmarks.job import Message, Point, Settings, failed_record, run_job
 from benchmarks.store import Store
 from cst_lightning.errors import InputError
 
@@ -33,12 +33,13 @@ _KEEP_MEMORY = {
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a job: it started, went on (with a text and a share), finished or failed (with the error)."""
+    """What happened to a job: it started, said something (see ``Message``), finished or failed (with the error)."""
 
     job: Job
-    kind: Literal["started", "progress", "finished", "failed"]
+    kind: Literal["started", "progress", "point", "recorded", "finished", "failed"]
     text: str = ""
     share: float = 0.0
+    point: Point | None = None
 
 
 @dataclass
@@ -90,11 +91,11 @@ def _start(context: multiprocessing.context.BaseContext, job: Job, store: Store,
 def _drain(one: _Running) -> Iterator[Event]:
     try:
         while one.connection.poll():
-            kind, text, share = one.connection.recv()
-            if kind == "progress":
-                yield Event(one.job, "progress", text, share)
+            said = one.connection.recv()
+            if isinstance(said, Message):
+                yield Event(one.job, said.kind, said.text, said.share, said.point)
             else:
-                one.outcome = text
+                one.outcome = said
     except (EOFError, OSError):
         return
 
@@ -129,12 +130,12 @@ def _work(connection: Connection, job: Job, store: Store, settings: Settings) ->
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        run_job(job, store, settings, lambda text, share: connection.send(("progress", text, share)))
-        connection.send(("done", "", 1.0))
+        run_job(job, store, settings, connection.send)
+        connection.send("")
     except InputError as error:
-        connection.send(("failed", f"InputError: {error}", 0.0))
+        connection.send(f"InputError: {error}")
     except Exception:
-        connection.send(("failed", traceback.format_exc(), 0.0))
+        connection.send(traceback.format_exc())
 
 
 @contextmanager

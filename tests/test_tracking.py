@@ -1,0 +1,178 @@
+"""What Weights & Biases is told, read back from its offline files."""
+
+import json
+import struct
+import time
+
+import pytest
+from scipy import stats
+from wandb.proto import wandb_internal_pb2
+
+from benchmarks import tracking
+from benchmarks.grid import make_jobs
+from benchmarks.job import Point
+from benchmarks.sweep import main as sweep
+from benchmarks.tracking import Tracker, Tracking, unsynced
+
+FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
+FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
+_BLOCK = 32768
+
+
+def messages(path):
+    """The records of a .wandb file, which is a LevelDB log after a header of seven bytes."""
+    content, place, whole, out = path.read_bytes(), 7, b"", []
+    while place < len(content):
+        left = _BLOCK - place % _BLOCK
+        if left < 7:
+            place += left
+            continue
+        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
+        whole += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            out.append(wandb_internal_pb2.Record.FromString(whole))
+            whole = b""
+    return out
+
+
+def runs(folder):
+    """Name of each offline run: its summary, the rows of its history, and what it says of itself."""
+    found = {}
+    for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        name, summary, history, info = "", {}, [], None
+        for message in messages(path):
+            if message.WhichOneof("record_type") == "run":
+                info = message.run
+                name = info.display_name
+            for item in message.summary.update:
+                summary["/".join([*item.nested_key] or [item.key])] = json.loads(item.value_json)
+            if message.WhichOneof("record_type") == "history":
+                items = message.history.item
+                history.append({"/".join([*i.nested_key] or [i.key]): json.loads(i.value_json) for i in items})
+        found.setdefault(name, []).append((summary, history, info))
+    return found
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tracking") / "run"
+    options = ["--wandb", "offline", "--wandb-project", "mine", "--wandb-tags", "a", "b", "--out", str(folder)]
+    assert sweep([*FAST, *options]) == 0
+    return folder
+
+
+def test_every_cell_has_one_run_with_the_records_numbers_to_the_last_digit(logged):
+    found = runs(logged)
+    assert set(found) == {"multilabel/dm/backbone", "multilabel/dm/pl", "multilabel/dm/pl_cvat", "summary"}
+    assert {len(of_name) for of_name in found.values()} == {1}
+    for path in (logged / "cells").glob("*.json"):
+        record = json.loads(path.read_text())
+        names = record["identity"]
+        summary, _, info = found[f"{names['dataset']}/{names['backbone']}/{names['method']}"][0]
+        for metric in record["metrics"]:
+            values = [result["metrics"][metric] for result in record["results"]]
+            assert summary[f"{metric}/mean"] == pytest.approx(sum(values) / 3, rel=1e-15)
+            assert summary[f"{metric}/standard_error"] == stats.sem(values)
+            assert summary[f"{metric}/n"] == 3
+            assert [summary[f"{metric}/seed {seed}"] for seed in range(3)] == values
+        assert (info.project, list(info.tags), info.job_type) == ("mine", ["a", "b"], "written")
+        assert info.run_group.startswith("run-")
+
+
+def test_curves_hold_every_seed_and_their_mean(logged):
+    found = runs(logged)
+    _, history, _ = found["multilabel/dm/backbone"][0]
+    assert [row["epoch"] for row in history] == [1, 2, 3]
+    for row in history:
+        seeds = [row[f"training_loss/seed {seed}"] for seed in range(3)]
+        assert row["training_loss/mean"] == pytest.approx(sum(seeds) / 3)
+        assert row["training_loss/standard_error"] == pytest.approx(stats.sem(seeds))
+    _, history, _ = found["multilabel/dm/pl_cvat"][0]
+    assert [(row["stage"], row["epoch"], row["_step"]) for row in history] == [
+        ("round 1", 1, 1), ("round 1", 2, 2), ("round 2", 1, 3), ("round 2", 2, 4),
+    ]  # fmt: skip
+    assert "training_loss/weight 0.1/mean" in history[0]
+    assert "training_loss/weight 1.0/seed 2" in history[0]
+
+
+def test_the_summary_has_tables_figures_report_and_records(logged):
+    ((_, history, _),) = runs(logged)["summary"]
+    keys = {key for row in history for key in row}
+    for part in ("tables/nll", "tables/hamming", "figures/", "report"):
+        assert any(key.startswith(part) for key in keys), part
+    (path,) = (logged / "wandb").glob("offline-run-*-summary/*.wandb")
+    artifacts = [m.request.log_artifact.artifact for m in messages(path) if m.request.HasField("log_artifact")]
+    artifacts += [m.artifact for m in messages(path) if m.WhichOneof("record_type") == "artifact"]
+    assert "records" in {artifact.type for artifact in artifacts}
+
+
+def test_a_finished_sweep_again_logs_nothing_more(logged):
+    before = unsynced(logged)
+    assert len(before) == 4
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    assert unsynced(logged) == before
+
+
+def test_a_cell_that_is_run_again_leaves_one_run(logged):
+    next((logged / "cells").glob("*-pl-*.json")).unlink()
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    assert {len(of_name) for of_name in runs(logged).values()} == {1}
+
+
+def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypatch, capsys):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    assert sweep([*FAST, "--methods", "backbone", "--out", str(tmp_path / "run")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("logged offline (no key was found)") == 1
+    assert f"python -m benchmarks.sweep sync {tmp_path / 'run'}" in said
+
+
+def test_disabled_leaves_nothing(tmp_path):
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "disabled", "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_a_server_that_is_not_there_is_told_at_the_end_and_stops_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(tracking, "_CLOSE_S", 5)
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "online", "--out", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "W&B" in said
+    assert "sweep sync" in said
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+    assert unsynced(tmp_path)
+
+
+def hang(*arguments):
+    time.sleep(600)
+
+
+def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracking, "_WRITE_S", 1)
+    monkeypatch.setattr(tracking, "_track", hang)
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    tracker = Tracker(jobs, Tracking("offline", "x", None, (), tmp_path))
+    (said,) = tracker.close(complete=True)
+    assert "nothing of the results is lost" in said
+    assert not tracker._process.is_alive()
+
+
+def test_what_a_point_adds_to_each_method():
+    point = Point("round 1", ["pl", "pl_cvat"], 4, [3, 8], [0.0, 1.0], [[1.0, 5.0], [3.0, 7.0]], None)
+    assert tracking._logged("backbone", point) == {}
+    pl, cvat = tracking._logged("pl", point), tracking._logged("pl_cvat", point)
+    assert (pl["training_loss/mean"], pl["training_loss/standard_error"], pl["training_loss/seed 8"]) == (2, 1, 3)
+    assert (cvat["training_loss/weight 1.0/mean"], cvat["training_loss/weight 1.0/seed 3"]) == (6, 5)
+    assert not any("weight" in name for name in pl)
+    assert "training_loss/mean" not in cvat
+
+
+def test_sync_wants_a_folder_with_runs(tmp_path, capsys):
+    assert sweep(["sync", str(tmp_path)]) == 2
+    assert "no W&B run" in capsys.readouterr().err
+    assert sweep(["sync"]) == 2
