@@ -56,6 +56,7 @@ class Message:
     kind: Literal["progress", "point", "recorded"]
     text: str = ""  # the part at hand, or the method that was recorded
     share: float = 0.0  # of the whole job that is done
+    mib: float = 0.0  # the most memory that the job held so far
     point: Point | None = None
 
 
@@ -342,7 +343,7 @@ class _Progress(pl.Callback):
         share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
         done = sum(self._parts[: self._number]) + share * self._parts[self._number]
         text = f"{self._label}, epoch {trainer.current_epoch + 1}"
-        self._report(Message("progress", text, done / sum(self._parts)))
+        self._report(Message("progress", text, done / sum(self._parts), _peak_mib()))
 
 
 class _Curve(pl.Callback):
@@ -406,10 +407,14 @@ class _Clock:
         return _provenance(self.device) | {
             "seconds": time.monotonic() - self._start,
             "cpu_seconds": time.process_time() - self._cpu_start,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            / (2**20 if sys.platform == "darwin" else 2**10),
+            "peak_mib": _peak_mib(),
             "methods_trained_together": list(self._job.methods),
         }
+
+
+def _peak_mib() -> float:
+    """The most memory that this process held so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _provenance(device: str) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""The live display of a sweep: bars on a terminal, a few plain lines elsewhere."""
+"""What a sweep is doing: bars on a terminal, a few plain lines elsewhere, and a file for another terminal."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -14,6 +18,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from benchmarks.executors.local import Event
 from benchmarks.grid import Job
 from benchmarks.plan import said
+from benchmarks.store import write_text
+from cst_lightning.errors import InputError
+
+_TELL_S = 2.0
+_SILENT_S = 60.0  # after which a sweep that did not say that it ended is taken for dead
 
 
 class Display:
@@ -21,9 +30,12 @@ class Display:
 
     Args:
         jobs: the jobs to run. weights: about how long each takes, in any unit.
+        folder: where ``progress.json`` is kept, which ``show_status`` reads.
     """
 
-    def __init__(self, jobs: Sequence[Job], weights: Sequence[float], console: Console) -> None:
+    def __init__(self, jobs: Sequence[Job], weights: Sequence[float], console: Console, folder: Path) -> None:
+        self._path, self._told = folder / "progress.json", 0.0
+        self._running: dict[int, dict[str, Any]] = {}
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
         self._done, self.failed, self._n = 0, 0, len(jobs)
@@ -49,6 +61,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._tell(ended=True)
         if self._live:
             self._progress.stop()
 
@@ -57,20 +70,44 @@ class Display:
         key = id(event.job)
         if event.kind == "started":
             self._bars[key] = self._progress.add_task(event.job.label, total=1.0, note="")
+            self._running[key] = {"job": event.job.label, "doing": "", "share": 0.0, "mib": 0.0}
         elif event.kind == "progress":
             self._shares[key] = event.share
-            self._progress.update(self._bars[key], completed=event.share, note=event.text)
+            self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
+            note = f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text
+            self._progress.update(self._bars[key], completed=event.share, note=note)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._done += event.kind == "finished"
             self.failed += event.kind == "failed"
             self._progress.remove_task(self._bars.pop(key))
+            del self._running[key]
             elapsed = said(time.monotonic() - self._start)
             count = f"{self._done + self.failed}/{self._n}"
             self._console.print(
                 f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False, soft_wrap=True
             )
         self._progress.update(self._whole, completed=self._share(), note=self._left())
+        if time.monotonic() - self._told > _TELL_S:
+            self._tell()
+
+    def _tell(self, ended: bool = False) -> None:
+        """Write down how things stand; a disk that is full must not stop the sweep by it."""
+        self._told = time.monotonic()
+        state = {
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "updated": time.time(),
+            "ended": ended,
+            "jobs": self._n,
+            "finished": self._done,
+            "failed": self.failed,
+            "share": self._share(),
+            "left": self._left(),
+            "running": list(self._running.values()),
+        }
+        with suppress(OSError):
+            write_text(self._path, json.dumps(state))
 
     def _share(self) -> float:
         total = sum(self._weights.values()) or 1.0
@@ -82,3 +119,24 @@ class Display:
             return ""
         left = (time.monotonic() - self._start) * (1 - share) / share
         return f"{self.failed} failed, about {said(left)} left" if self.failed else f"about {said(left)} left"
+
+
+def show_status(folder: Path) -> str:
+    """What the sweep that writes ``folder`` is doing, or how it stood when it ended or was last heard of."""
+    try:
+        state = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"{folder} holds no progress.json: no sweep is writing there, or none ever did") from None
+    age = max(0.0, time.time() - state["updated"])
+    if state["ended"]:
+        lines = [f"ended {said(age)} ago"]
+    elif age > _SILENT_S:
+        lines = [f"not heard of for {said(age)}: killed, or its machine ({state['host']}) is down"]
+    else:
+        lines = [f"running on {state['host']} (process {state['pid']}), {state['left'] or 'just begun'}"]
+    counts = f"{state['finished']} of {state['jobs']} jobs finished, {state['failed']} failed"
+    lines[0] += f"; {counts}, {100 * state['share']:.0f} % done"
+    for job in () if state["ended"] else state["running"]:
+        memory = f", {job['mib']:.0f} MiB" if job["mib"] else ""
+        lines.append(f"  {job['job']}: {100 * job['share']:.0f} %, {job['doing']}{memory}")
+    return "\n".join(lines)

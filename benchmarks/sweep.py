@@ -16,10 +16,10 @@ from rich.console import Console
 
 from benchmarks.executors.local import Event, run_local
 from benchmarks.grid import Cell, Job
-from benchmarks.job import Settings, cells_to_run
+from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import jobs_of, make_parser, save_options
 from benchmarks.plan import estimate_seconds, plan_table, said
-from benchmarks.progress import Display
+from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
 from benchmarks.store import Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["sync"]:
             return sync(_folder(arguments))
+        if arguments[:1] == ["status"]:
+            print(show_status(_folder(arguments)))
+            return 0
         return run(make_parser().parse_args(arguments), console)
     except (ArgumentError, UnicodeDecodeError) as error:
         print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
@@ -77,7 +80,10 @@ def run(options: Namespace, console: Console) -> int:
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
-    console.print(f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; writing {out}", soft_wrap=True)
+    where = f"{workers} at a time on {resolve_device(options.device)}"
+    console.print(
+        f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True
+    )
     ended = _train(todo, store, options, workers, console)
     return _finish(jobs, store, console, ended)
 
@@ -90,7 +96,7 @@ def _train(
     tracker = _tracker(todo, store, options)
     weights = [estimate_seconds(job) for job in todo]
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
-    with Display(todo, weights, console) as display:
+    with Display(todo, weights, console, store.folder) as display:
 
         def tell(event: Event) -> None:
             display.show(event)
@@ -133,7 +139,9 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
             )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
     console.print(
-        f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}", soft_wrap=True
+        f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}. "
+        f"Figures and a page: python -m benchmarks.report {store.folder}",
+        soft_wrap=True,
     )
     if ended == "interrupted":
         console.print("Stopped. The same command goes on from here.")

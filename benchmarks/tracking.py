@@ -36,6 +36,7 @@ _INIT_S = 20  # that W&B may take to answer before a run is given up
 _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 300  # that it waits for files of this machine
+_LOOK_S = 2  # how often it is looked whether the sweep lives
 MODES = ("online", "offline", "disabled")
 
 
@@ -77,9 +78,9 @@ class Tracker:
         limit = max(_CLOSE_S, _CLOSE_SHARE * elapsed) if self._online.value else _WRITE_S
         try:
             said: list[str] = self._outbox.get(timeout=limit)
-        except queue.Empty:
+        except (queue.Empty, KeyboardInterrupt):
             said = [
-                f"W&B did not end within {limit:.0f} s and was left; nothing of the results is lost. "
+                f"W&B did not end within {limit:.0f} s (or Ctrl-C) and was left; nothing of the results is lost. "
                 f"{_how_to_sync(self._settings.folder)}"
             ]
         self._inbox.cancel_join_thread()
@@ -116,8 +117,14 @@ def _track(inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Trac
     if hasattr(os, "nice"):
         os.nice(10)
     session = _Session(settings, _token(settings.folder))
+    parent = multiprocessing.parent_process()
     while True:
-        message = inbox.get()
+        try:
+            message = inbox.get(timeout=_LOOK_S)
+        except queue.Empty:
+            if parent is not None and parent.is_alive():
+                continue
+            message = "stop"  # the sweep was killed
         if isinstance(message, str):
             break
         session.attempt(session.take, *message)

@@ -1,5 +1,6 @@
 """The command line as a user runs it, on jobs of a second."""
 
+import csv
 import json
 import os
 import signal
@@ -80,9 +81,10 @@ def test_tables_are_the_records_statistics(smoke):
         r for r in rows if (r["dataset"], r["backbone"], r["method"], r["metric"]) == ("moons", "dm", "pl", "nll")
     ]
     values = [row["value"] for row in chosen]
-    csv = (folder / "tables.csv").read_text().splitlines()
-    line = next(line for line in csv if "moons,dm,pl,nll" in line).split(",")
-    named = dict(zip(csv[0].split(","), line, strict=True))
+    with (folder / "tables.csv").open() as file:
+        table = list(csv.DictReader(file))
+    wanted = {"dataset": "moons", "backbone": "dm", "method": "pl", "metric": "nll"}
+    (named,) = (row for row in table if wanted.items() <= row.items())
     assert float(named["mean"]) == pytest.approx(sum(values) / 2, rel=1e-15)
     assert float(named["standard_error"]) == pytest.approx(stats.sem(values), rel=1e-15)
     markdown = (folder / "tables.md").read_text()
@@ -169,6 +171,32 @@ def test_workers_die_with_their_driver(tmp_path):
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline + 30:
         time.sleep(0.1)
     assert not [pid for pid in workers if alive(pid)]
+
+
+def test_status_tells_how_a_sweep_stands(tmp_path, capsys, monkeypatch):
+    options = ["--datasets", "moons", "--backbones", "dm", "tests.parts.Slow", "--seeds", "0", *SHORT]
+    process = start([*options, "--workers", "1", "--out", str(tmp_path)])
+    deadline = time.monotonic() + 120
+    while "1 of 2 jobs finished" not in (said := status(tmp_path, capsys)):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+    assert "running on" in said
+    assert "moons/tests.parts.Slow" in said
+    process.kill()
+    process.communicate()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 300)
+    assert "not heard of for 5 min" in status(tmp_path, capsys)
+    monkeypatch.undo()
+    assert main([*TINY, "--out", str(tmp_path)]) == 0
+    assert "ended" in status(tmp_path, capsys)
+    assert main(["status", str(tmp_path / "none")]) == 2
+    assert "no sweep is writing there" in capsys.readouterr().err
+
+
+def status(folder, capsys):
+    main(["status", str(folder)])
+    return capsys.readouterr().out
 
 
 def descendants(pid):

@@ -33,12 +33,13 @@ _KEEP_MEMORY = {
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a job: it started, said something (see ``Message``), finished or failed (with the error)."""
+    """What happened to a job: it started, is alive, said something (``Message``), finished or failed (the error)."""
 
     job: Job
-    kind: Literal["started", "progress", "point", "recorded", "finished", "failed"]
+    kind: Literal["started", "alive", "progress", "point", "recorded", "finished", "failed"]
     text: str = ""
     share: float = 0.0
+    mib: float = 0.0
     point: Point | None = None
 
 
@@ -68,6 +69,7 @@ def run_local(
                 for one in list(running):
                     for event in _drain(one):
                         tell(event)
+                    tell(Event(one.job, "alive"))
                     if not one.process.is_alive():
                         for event in _drain(one):
                             tell(event)
@@ -93,7 +95,7 @@ def _drain(one: _Running) -> Iterator[Event]:
         while one.connection.poll():
             said = one.connection.recv()
             if isinstance(said, Message):
-                yield Event(one.job, said.kind, said.text, said.share, said.point)
+                yield Event(one.job, said.kind, said.text, said.share, said.mib, said.point)
             else:
                 one.outcome = said
     except (EOFError, OSError):
