@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test lint clean
+.PHONY: sweep test lint docs clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
@@ -18,12 +18,15 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
+
 # torch goes first and alone: the exact version of constraints.txt, so that nothing later asks for another build
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report,docs]"
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

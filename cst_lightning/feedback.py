@@ -206,7 +206,7 @@ def _tensor(name: str, value: Any) -> Tensor:
         array = np.asarray(value)  # data frames too
         if array.dtype.kind not in "biuf":
             raise InputError(f"{name} is of type {array.dtype}: only numbers are allowed; encode other values first")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     if tensor.is_complex():
         raise InputError(f"{name} is complex: only real numbers are allowed")
     return tensor

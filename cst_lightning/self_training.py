@@ -91,7 +91,9 @@ class SelfTraining(StackedModule):
         self._counterfactual = (~feedback.taken).float()
         if not self.protocol.teacher_dropout:
             labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
-            self._entries = Entries(with_factual(labels, feedback), self._counted(feedback))
+            weight = self._counted(feedback)
+            weight = weight.repeat_interleave(len(labels) // len(weight), 0)
+            self._entries = Entries(with_factual(labels, feedback), weight)
 
     def _counted(self, feedback: Feedback) -> Tensor:
         """1 where an entry counts: everywhere but at outcomes that are missing."""

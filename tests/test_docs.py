@@ -1,0 +1,97 @@
+"""Every code block of the documentation runs."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.grid import backbones
+from benchmarks.options import make_parser
+from benchmarks.report import main as report
+from benchmarks.sweep import main as sweep
+from cst_lightning import fit, self_train
+from cst_lightning.metrics import METRICS, evaluate
+from cst_lightning.selection import RULES
+from tests.conftest import TinyDataModule, tiny_protocol
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+COMMANDS = {"benchmarks.sweep": sweep, "benchmarks.report": report}
+
+
+def run_python(page):
+    """Run the page's blocks one after the other; the names that they leave."""
+    names = {"__name__": page.stem}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    before = [(table, dict(table)) for table in (METRICS, RULES)]
+    yield
+    for table, content in before:
+        table.clear()
+        table.update(content)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text()], ids=lambda page: page.stem)
+def test_every_block_of_python_runs(page):
+    run_python(page)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```sh" in p.read_text()], ids=lambda page: page.stem)
+def test_every_command_runs(page, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        for line in block.splitlines():
+            python, option, module, *arguments = shlex.split(line)
+            assert (python, option) == ("python", "-m")
+            assert COMMANDS[module](arguments) == 0, line
+
+
+LINES = [
+    (page.stem, line)
+    for page in PAGES
+    for line in re.findall(
+        r"^    python -m benchmarks\.sweep (?!sync|status)(.*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_every_command_that_is_only_shown_is_accepted(page, line):
+    make_parser().parse_args(shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "engine"), [("backbone", "Wide", "compiled"), ("method", "ConfidentDM", "compiled")]
+)
+def test_the_parts_of_the_how_tos_train(page, name, engine):
+    part = run_python(DOCS / "how-to" / f"{page}.md")[name]
+    data = TinyDataModule([0, 1])
+    module = part(data.shape, data.seeds, tiny_protocol(labels="soft"))
+    fit(module, data)
+    student = self_train(module, data, cvat_weights=[0, 1])
+    assert (module.engine, student.engine) == (engine, engine)
+    assert torch.isfinite(student.training_loss).all()
+    if name == "ConfidentDM":
+        plain = self_train(backbones().get("dm")(data.shape, data.seeds, tiny_protocol(labels="soft")), data)
+        weight, plain_weight = (s.entries(data.train, slice(None)).weight for s in (student, plain))
+        assert weight.sum() < plain_weight.sum()
+
+
+def test_the_learner_metric_and_rule_of_the_how_tos():
+    data = TinyDataModule([0, 1])
+    bayes = run_python(DOCS / "how-to" / "backbone.md")["NaiveBayes"](data.shape, data.seeds)
+    fit(bayes, data)
+    run_python(DOCS / "how-to" / "metric-and-rule.md")
+    values = evaluate(bayes.logits(data.test.x), data.test, ["absolute_error"])["absolute_error"]
+    assert ((values > 0) & (values < 1)).all()
+    score = RULES["worst_action"].score(bayes.logits(data.train.x), data.train, data.train, tiny_protocol())
+    assert score.shape == (2,)
