@@ -87,7 +87,7 @@ class SelfTraining(StackedModule):
         if self._teacher is None:
             raise RuntimeError("call teach(teacher) before fit: self-training needs a source of pseudo-labels")
         teacher = self._teacher[0].to(self.device)
-        self.reduction = self.protocol.reduction
+        self.reduction, self._labelled = self.protocol.reduction, False
         self._counterfactual = (~feedback.taken).float()
         if not self.protocol.teacher_dropout:
             labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
@@ -115,7 +115,12 @@ class SelfTraining(StackedModule):
             taken, weight = (t.repeat_interleave(n_labellings, 0) for t in (feedback.taken, weight))
             weight = weight.masked_fill(tied & ~taken, 0)
         logits = logits if order is None else put_rows(logits, order)
-        self._entries = Entries(with_factual(pseudo_labels(logits, self.protocol.labels), feedback), weight)
+        target = with_factual(pseudo_labels(logits, self.protocol.labels), feedback)
+        if self.engine == "graphs" and self._labelled:
+            for place, fresh in zip(self._entries, (target, weight), strict=True):
+                place.copy_(fresh)  # a recorded step reads where the first epoch's lay
+        else:
+            self._entries, self._labelled = Entries(target, weight), True
 
     def _teacher_logits(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
         """With dropout, ``[S or R, N, K, m-1]`` in the order of the epoch."""

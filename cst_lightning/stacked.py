@@ -18,6 +18,7 @@ from cst_lightning.compiled import train as train_compiled
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
+from cst_lightning.graphs import RecordedSteps, can_record
 from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
 from cst_lightning.minibatches import batch_bounds, runs, take_batch
@@ -50,7 +51,7 @@ class StackedModule(pl.LightningModule):
         stopped_epoch: epochs trained, int64 ``[R]``. failed_epoch: epoch in which the loss turned
             non-finite, 0 where it did not, int64 ``[R]``. active: replicates still in training, bool ``[R]``.
         training_loss: of the last epoch that each one trained, ``[R]``. engine: ``compiled`` or
-        ``autograd``, whichever trained last.
+        ``graphs`` (CUDA graphs) or ``autograd``, whichever trained last.
     """
 
     #: name in registries, records and tables
@@ -61,7 +62,7 @@ class StackedModule(pl.LightningModule):
     has_gradient = True
     #: class of the students that learn from it; None is ``SelfTraining``
     student_class: type[StackedModule] | None = None
-    #: train by compiled code where it applies (see ``docs/performance.md``); False always trains by autograd
+    #: train by compiled code or CUDA graphs where they apply (see ``docs/performance.md``); False trains by autograd
     compiled = True
     #: over the entries of a minibatch that count
     reduction: Reduction = "mean"
@@ -109,9 +110,10 @@ class StackedModule(pl.LightningModule):
         self.engine = ""
         self.validation_nll: Tensor | None = None
         self.test_metrics: dict[str, Tensor] = {}
-        self._streams: dict[str, Bits] = {}
+        self.streams: Mapping[str, Any] = {}  # of random bits, by purpose
         self._order: list[torch.Generator] = []
         self._resumed: dict[str, Any] | None = None
+        self._recorded: RecordedSteps | None = None
         self._prepared = False
         self._fitting = False
 
@@ -208,11 +210,12 @@ class StackedModule(pl.LightningModule):
 
     def bits(self, purpose: str, n_rows: int) -> Tensor:
         """Random bits for one pass of the network over ``n_rows`` rows, from the stream ``purpose``."""
-        return self._streams[purpose].take(self.network.n_bits(n_rows))
+        return self.random(purpose, self.network.n_bits(n_rows))
 
     def random(self, purpose: str, n: int) -> Tensor:
         """``n`` random 16-bit integers a seed, int16 ``[S, n]``."""
-        return self._streams[purpose].take(n)
+        taken: Tensor = self.streams[purpose].take(n)
+        return taken
 
     def replicate_state(self) -> dict[str, Tensor]:
         """Every trained tensor, each with the leading axis ``R``."""
@@ -276,7 +279,11 @@ class StackedModule(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.network.parameters(), lr=self.rate(self.protocol), fused=True)
+        # on a GPU a step may become part of a CUDA graph
+        capturable = self.device.type == "cuda"
+        return torch.optim.Adam(
+            self.network.parameters(), lr=self.rate(self.protocol), fused=True, capturable=capturable
+        )
 
     @override
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -298,12 +305,12 @@ class StackedModule(pl.LightningModule):
     @override
     def on_fit_start(self) -> None:
         purposes = ("dropout", "teacher", "cvat")
-        self._streams = {purpose: Bits(self.seeds, purpose, self.stage, self.device) for purpose in purposes}
+        self.streams = {purpose: Bits(self.seeds, purpose, self.stage, self.device) for purpose in purposes}
         self._order = [generator(seed, "order", self.stage) for seed in self.seeds]
         if self.trainer.precision not in ("32-true", "bf16-mixed"):
             raise InputError(f"precision={self.trainer.precision}: allowed are 32-true and bf16-mixed")
         if self._resumed is not None and self.trainer.ckpt_path:
-            for purpose, stream in self._streams.items():
+            for purpose, stream in self.streams.items():
                 stream.load_state_dict(self._resumed[purpose])
             for source, state in zip(self._order, self._resumed["order"], strict=True):
                 source.set_state(state.cpu())
@@ -324,14 +331,14 @@ class StackedModule(pl.LightningModule):
         assert not isinstance(optimizer, list)
         if not self._prepared:
             self.prepare(feedback)
-            compiled = self.compiled and self.can_compile() and self.trainer.precision == "32-true"
-            self.engine = "compiled" if compiled and covers(self.network, optimizer.optimizer) else "autograd"
+            self.engine = self._choose_engine(optimizer.optimizer)
+            self._recorded = RecordedSteps(self, optimizer.optimizer, feedback) if self.engine == "graphs" else None
             self._prepared = True
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         self.new_epoch(feedback, order, bounds)
-        epoch = self._compiled_epoch if self.engine == "compiled" else self._autograd_epoch
-        loss = epoch(feedback, order, bounds, optimizer) / (len(bounds) - 1)
+        epochs = {"compiled": self._compiled_epoch, "graphs": self._recorded_epoch, "autograd": self._autograd_epoch}
+        loss = epochs[self.engine](feedback, order, bounds, optimizer) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
         if not self.trainer.barebones:
             self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
@@ -360,8 +367,8 @@ class StackedModule(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self._streams:
-            streams: dict[str, Any] = {purpose: stream.state_dict() for purpose, stream in self._streams.items()}
+        if self.streams:
+            streams: dict[str, Any] = {purpose: stream.state_dict() for purpose, stream in self.streams.items()}
             checkpoint["streams"] = streams | {"order": [source.get_state() for source in self._order]}
 
     @override
@@ -382,6 +389,14 @@ class StackedModule(pl.LightningModule):
             )
         return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
 
+    def _choose_engine(self, optimizer: torch.optim.Optimizer) -> str:
+        if not self.compiled or self.trainer.precision != "32-true":
+            return "autograd"
+        if self.can_compile() and covers(self.network, optimizer):
+            return "compiled"
+        hooked = overrides(self, pl.LightningModule, _GRADIENT_HOOKS)
+        return "graphs" if self.device.type == "cuda" and not hooked and can_record(self) else "autograd"
+
     def _row_order(self, n_rows: int) -> Tensor:
         return to_device(row_order(self._order, n_rows), self.device)
 
@@ -397,6 +412,15 @@ class StackedModule(pl.LightningModule):
             # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
             (optimizer if number == len(bounds) else optimizer.optimizer).step()
             total += loss.detach()
+        return total
+
+    def _recorded_epoch(
+        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
+    ) -> Tensor:
+        assert self._recorded is not None
+        total = self._recorded.epoch(order, bounds)
+        optimizer.optimizer.zero_grad(set_to_none=True)
+        optimizer.step()  # of no gradient: it tells Lightning of the step
         return total
 
     def _compiled_epoch(

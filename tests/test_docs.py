@@ -49,7 +49,7 @@ def test_every_block_of_python_runs(page):
 def test_every_command_runs(page, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             python, option, module, *arguments = shlex.split(line)
             assert (python, option) == ("python", "-m")
             assert COMMANDS[module](arguments) == 0, line

@@ -19,13 +19,15 @@ def parts(protocol):
 
 
 @pytest.mark.parametrize("name", ["written", "released", "matched"])
-def test_an_epoch_on_the_gpu_is_that_of_the_cpu(name):
+def test_epochs_on_the_gpu_are_those_of_the_cpu(name):
     protocol = tiny_protocol(name, stopping="fixed", holdout=0.0, batch_size=48)
     trained = []
     for accelerator in ("cpu", "gpu"):
         data, modules = parts(protocol)
         for module in modules:
-            fit(module, data, max_epochs=1, accelerator=accelerator)
+            fit(module, data, max_epochs=2, accelerator=accelerator)
+            if accelerator == "gpu":
+                assert module.engine == "graphs"
         trained.append(modules)
     for one, other in zip(*trained, strict=True):
         for value, same in zip(one.network.parameters(), other.network.parameters(), strict=True):

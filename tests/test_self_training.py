@@ -78,21 +78,21 @@ def test_a_teacher_with_dropout_labels_anew_and_medians_are_left_out():
     student = SelfTraining(data.shape, [0], protocol)
     student.teach(trained(protocol, data))
     student.prepare(data.train)
-    student._streams = {purpose: Bits([0], purpose) for purpose in ("dropout", "teacher", "cvat")}
+    student.streams = {purpose: Bits([0], purpose) for purpose in ("dropout", "teacher", "cvat")}
     taken = torch.nn.functional.one_hot(data.train.action, 3).bool()
     order = torch.randperm(48, generator=torch.Generator().manual_seed(0))[None]
     bounds = [0, 15, 48]  # odd numbers, so the median is one of the values
     drawn = []
     for compiled in (True, True, False):
         if not compiled:  # the first pass again, the other way
-            student._streams["teacher"] = Bits([0], "teacher")
+            student.streams["teacher"] = Bits([0], "teacher")
         student.compiled = compiled
         student.new_epoch(data.train, order, bounds)
         drawn.append(student._entries)
         assert torch.equal(student._entries.target[taken][:, 0], data.train.outcome[0].float())
     assert not torch.equal(drawn[0].target, drawn[1].target)
     assert torch.equal(drawn[0].target, drawn[2].target)
-    student._streams["teacher"] = Bits([0], "teacher")
+    student.streams["teacher"] = Bits([0], "teacher")
     tied = put_rows(at_median(student._teacher_logits(data.train, order, bounds)[..., 0].sigmoid(), bounds), order)
     assert tied.sum() >= 6  # one of each action in each minibatch
     for entries in (drawn[0], drawn[2]):
