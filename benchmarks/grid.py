@@ -163,6 +163,15 @@ _PAPER = ("backbone", "pl", "pl_cvat")
 _SKLEARN = ("s_logistic", "t_logistic", "s_boosting")
 _REAL = ("D1", "D2", "D3", "D4", "D5", "scene", "yeast")
 _FIXED = {"stopping": "fixed", "keep": "last", "keep_cst": "last", "max_epochs": 1000, "max_epochs_cst": [1000]}
+#: differences of the released code's self-training from the text
+_OF_CST: tuple[dict[str, Any], ...] = (
+    {},
+    {"hidden_cst": 128},
+    {"teacher_dropout": False, "drop_median": False},
+    {"cvat_smoothing": 0.0},
+    {"reduction": "sum"},
+    {"selection": "oracle_nll"},
+)
 _SHORT = {"max_epochs": 3, "max_epochs_hsic": 3, "max_epochs_udm": 3, "max_epochs_cst": [3], "batch_size": 32}
 
 PRESETS = {
@@ -214,6 +223,24 @@ PRESETS = {
         protocol="matched",
         overrides={},
         about="D1 under logging policies from even to near deterministic, and with prices that were never set",
+    ),
+    "deviations": Preset(
+        blocks=(
+            *(Block(("D1",), ("dm",), _PAPER, changes) for changes in _OF_CST),
+            Block(("D3", "D4"), ("dm",), _PAPER),
+            Block(("D3", "D4"), ("dm",), _PAPER, {"price_term": "text"}),
+            Block(("scene",), ("dm",), _PAPER),
+            Block(("scene",), ("dm",), _PAPER, {"logging_fraction": 0.05}),
+            Block(("D1",), ("hsic", "dm_slow"), ("backbone",)),
+            Block(("D1",), ("hsic",), ("backbone",), {"hsic_kernel": "rbf", "hsic_bandwidth": 0.5}),
+            Block(("D1",), ("udm",), ("backbone",)),
+            Block(("D1",), ("udm",), ("backbone",), {"hidden_udm": 128}),
+            Block(("D1",), ("udm",), ("backbone",), {"propensity_model": "multinomial"}),
+        ),
+        seeds=(0, 1, 2, 3, 4),
+        protocol="released",
+        overrides={},
+        about="what each difference between the paper's code and its text does, one at a time",
     ),
     "ablation": Preset(
         blocks=tuple(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.grid import Job, backbones
+from benchmarks.grid import METHODS, Job, backbones
 from cst_lightning.stacked import StackedModule
 
 # Measured on one core with AVX2 (results/speed): what an epoch costs besides its minibatches; of a minibatch, what each
@@ -16,6 +17,7 @@ from cst_lightning.stacked import StackedModule
 _EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
 _EARLY_EPOCHS = 60  # typical epochs where early stopping decides
 _CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
+_FIT_S = 1.0  # of a scikit-learn learner with its search
 _DATA_S = {"scene": 15.0, "yeast": 30.0}
 
 
@@ -40,18 +42,20 @@ def estimate_seconds(job: Job) -> float:
     n_grid = len(backbone.default_grid(protocol))
     hidden = backbone.hidden_units(protocol)
     total = _DATA_S.get(job.dataset.name, 1.0)
+    if not backbone.has_gradient:
+        n_fits = 1 + sum(protocol.rounds for method in job.methods if method != "backbone")
+        return total + n_seeds * n_fits * _FIT_S
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
     total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd)
-    if set(job.methods) == {"backbone"}:
-        return total
-    n_cvat = len(protocol.cvat_weights) * ("pl_cvat" in job.methods)
+    students = [METHODS[method] for method in job.methods if method != "backbone"]
     width = protocol.hidden_cst
-    for number in range(protocol.rounds):
+    for soft, number in product({method.soft for method in students}, range(protocol.rounds)):
+        kinds = [method.cvat for method in students if method.soft == soft]
         epochs = protocol.cst_epochs(number)
         labels = n_seeds * arithmetic(hidden, 1) if protocol.teacher_dropout and number == 0 else 0.0
-        total += training(epochs, width, n_seeds * n_cvat, _CVAT_PASSES, labels)
-        total += training(epochs, width, n_seeds, 3) if "pl" in job.methods else 0.0
+        total += training(epochs, width, n_seeds * len(protocol.cvat_weights) * (True in kinds), _CVAT_PASSES, labels)
+        total += training(epochs, width, n_seeds, 3) if False in kinds else 0.0
     return total
 
 

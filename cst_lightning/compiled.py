@@ -74,7 +74,7 @@ def train(
         _layers(*([mean_ for mean_, _ in kind] for kind in moments)),
         _layers(*([square for _, square in kind] for kind in moments)),
         _adam(optimizer, parameters[0][0], len(bounds) - 1),
-        _gates(network),
+        _gates(network.steps, network.dropout),
         kernels.Rows(_array(x), _array(target), _array(weight), _array(cvat.counterfactual), mean),
         kernels.Bits(_array(bits), _array(cvat.bits), np.array(bounds)),
         kernels.Cvat(
@@ -100,7 +100,13 @@ def logits_with_dropout(network: OutcomeNetwork, x: Tensor, bits: Tensor, bounds
     layers = _layers(*_parameters(network))
     none = np.empty((network.n_seeds, 0), np.int16)
     with _blas().limit(limits=1, user_api="blas"):
-        kernels.predict(layers, _gates(network), _array(x), kernels.Bits(_array(bits), none, np.array(bounds)), out)
+        kernels.predict(
+            layers,
+            _gates(network.steps, network.dropout),
+            _array(x),
+            kernels.Bits(_array(bits), none, np.array(bounds)),
+            out,
+        )
     return torch.from_numpy(out)[..., None]
 
 
@@ -174,14 +180,15 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().contiguous().numpy()
 
 
-def _gates(network: OutcomeNetwork) -> kernels.Gates:
-    dropped, active = np.zeros((2, len(network.linear)), np.bool_)
+@cache
+def _gates(steps: tuple[str, ...], dropout: float) -> kernels.Gates:
+    dropped, active = np.zeros((2, steps.count("linear")), np.bool_)
     layer = -1
-    for step in network.steps:
+    for step in steps:
         layer += step == "linear"
-        dropped[layer] |= step == "drop" and network.dropout > 0
+        dropped[layer] |= step == "drop" and dropout > 0
         active[layer] |= step == "act"
-    threshold, scale = drop_threshold(network.dropout)
+    threshold, scale = drop_threshold(dropout)
     return kernels.Gates(dropped, active, threshold, np.float32(scale), np.float32(SLOPE))
 
 

@@ -97,23 +97,31 @@ class ReplicateStopping(pl.Callback):
         self._last_epoch = epoch
         watched = module.validation_nll if self.rule == "early" else module.training_loss
         assert watched is not None, "on_train_start saw a validation loader"
-        finite = torch.isfinite(watched) & torch.isfinite(module.training_loss)
-        module.failed_epoch[state["active"] & ~finite] = epoch
-        active = state["active"] & finite
+        active = state["active"]
+        finite = torch.isfinite(watched + module.training_loss)
+        if not finite.all():
+            module.failed_epoch[active & ~finite] = epoch
+            active = active & finite
         better = active & (watched < state["best"])
         state["best"] = torch.where(better, watched, state["best"])
+        module.stopped_epoch.masked_fill_(active, epoch)
+        state["active"] = module.active = active & ~self._have_waited(watched, active)
+        # with keep=last a failed replicate goes back to the last epoch at which it was finite
+        self._save(module, better if self.keep == "best" else active)
+        if not state["active"].any():
+            trainer.should_stop = True
+
+    def _have_waited(self, watched: Tensor, active: Tensor) -> Tensor:
+        """Which replicates stop now, bool ``[R]``: they have not improved for ``patience`` epochs."""
+        state = self._state
+        if self.rule == "fixed":
+            return torch.zeros_like(active)
         # with infinity, the first reference, any finite value is an improvement
         least_drop = self.min_improvement * state["reference"].abs().nan_to_num(posinf=0)
         counts = active & (watched < state["reference"] - least_drop)
         state["reference"] = torch.where(counts, watched, state["reference"])
         state["waited"] = torch.where(counts, 0, state["waited"] + 1)
-        stopping = active & (state["waited"] >= self.patience) if self.rule != "fixed" else torch.zeros_like(active)
-        state["active"] = module.active = active & ~stopping
-        module.stopped_epoch[active] = epoch
-        # with keep=last a failed replicate goes back to the last epoch at which it was finite
-        self._save(module, better if self.keep == "best" else active)
-        if not state["active"].any():
-            trainer.should_stop = True
+        return active & (state["waited"] >= self.patience)
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -126,7 +134,8 @@ class ReplicateStopping(pl.Callback):
     def _save(self, module: StackedParameters, which: Tensor) -> None:
         if which.any():
             for name, value in module.replicate_state().items():
-                self._snapshot[name] = _choose(which, value.detach(), self._snapshot[name])
+                mask, place = which.view(-1, *[1] * (value.ndim - 1)), self._snapshot[name]
+                torch.where(mask, value.detach(), place, out=place)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -135,7 +144,3 @@ class ReplicateStopping(pl.Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._state, self._snapshot = state_dict["state"], state_dict["snapshot"]
-
-
-def _choose(which: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(which.view(-1, *[1] * (yes.ndim - 1)), yes, no)
