@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pandas as pd
 from benchmarks.grid import METHODS
 from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
-from benchmarks.tables import Entry, Place, backbone_title
+from benchmarks.tables import ORACLE, Entry, Place, backbone_title
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import RELEASED
 from datamodules.catalogue import DataSpec
@@ -37,10 +38,10 @@ def compare_with_paper(entries: Sequence[Entry]) -> pd.DataFrame:
     """Every number that the paper has too: ours, theirs, and their distance ``z`` in combined standard errors."""
     rows = []
     for entry in entries:
-        if entry.ours is None or entry.paper is None:
+        z = entry.z
+        if entry.ours is None or entry.paper is None or z is None:
             continue
         paper, paper_error = entry.paper
-        z = (entry.ours.mean - paper) / math.hypot(entry.ours.standard_error, paper_error)
         rows.append(
             {
                 "dataset": entry.place.dataset,
@@ -68,13 +69,14 @@ def differences(entries: Sequence[Entry]) -> pd.DataFrame:
     backbones = list(dict.fromkeys(e.place.backbone for e in entries))
     pairs = [((b, first), (b, second)) for b in backbones for first, second in METHOD_PAIRS]
     pairs += [((first, "backbone"), (second, "backbone")) for first, second in BACKBONE_PAIRS]
-    rows = []
+    rows, seen = [], set()
     for settings, dataset in settings_and_data:
         for one, other in pairs:
             first, second = at.get((settings, dataset, *one)), at.get((settings, dataset, *other))
             difference = paired_difference(first.values, second.values) if first and second else None
-            if first is None or second is None or difference is None:
+            if first is None or second is None or difference is None or (first.key, second.key) in seen:
                 continue
+            seen.add((first.key, second.key))  # a record that stands under several settings is one comparison
             rows.append(
                 {
                     "settings": settings,
@@ -88,6 +90,7 @@ def differences(entries: Sequence[Entry]) -> pd.DataFrame:
                     "high": difference.high,
                     "p": difference.p,
                     "n": difference.n,
+                    "asked": len(first.place.seeds),
                     "oracle": first.oracle or second.oracle,
                 }
             )
@@ -98,9 +101,18 @@ def differences(entries: Sequence[Entry]) -> pd.DataFrame:
 
 
 def losses(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Mean loss, a row a data set and a column a method; data sets that are variants of another are left out."""
+    """Mean loss, a row a data set and a column a method; data sets that are variants of another are left out.
+
+    A method whose weights an oracle chose on some data set is marked.
+    """
+    marked = {(e.place.backbone, e.place.method) for e in entries if e.oracle}
+
+    def name(place: Place) -> str:
+        own = (place.backbone, place.method)
+        return _name(*own) + (ORACLE if own in marked else "")
+
     rows = [
-        {"dataset": e.place.dataset, "method": _name(e.place.backbone, e.place.method), "loss": e.ours.mean}
+        {"dataset": e.place.dataset, "method": name(e.place), "loss": e.ours.mean}
         for e in entries
         if e.ours is not None and "@" not in e.place.dataset
     ]
@@ -172,13 +184,13 @@ def truth_inconsistency(dataset: str, seed: int, eps: float, price_term: str) ->
 
 
 def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame:
-    """Each logging policy of a data set: effective sample size beside every method's loss."""
+    """Each logging policy of a data set (``o=``, ``unlogged=``): effective sample size beside every method's loss."""
     size = {
         Place.of_record(record).dataset: float(np.mean(record["data"]["effective_sample_size"]))
         for record in _finished(records)
         if record["data"].get("effective_sample_size")
     }
-    variants = {_base(name) for name in size if "@" in name}
+    policies = Counter(map(_base, size))
     rows = [
         {
             "dataset": entry.place.dataset,
@@ -193,7 +205,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
             "constant": entry.constant.mean if entry.constant else None,
         }
         for entry in entries
-        if entry.ours is not None and _base(entry.place.dataset) in variants and entry.place.dataset in size
+        if entry.ours is not None and entry.place.dataset in size and policies[_base(entry.place.dataset)] > 1
     ]
     return pd.DataFrame(rows)
 
@@ -227,7 +239,7 @@ def curves(records: Sequence[Record]) -> pd.DataFrame:
                     values = [
                         seed[place]
                         for seed, result in zip(curve[series], record["results"], strict=True)
-                        if seed[place] is not None and (epoch <= result["epochs"] or stage != "backbone")
+                        if seed[place] is not None and epoch <= _trained(result, number)
                     ]
                     summary = summarise(values, len(record["results"]))
                     if summary is not None:
@@ -237,17 +249,16 @@ def curves(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def weights(records: Sequence[Record]) -> pd.DataFrame:
-    """Test loss of every CVAT weight tried, whichever was chosen: mean and standard error over seeds."""
+    """Test NLL of every CVAT weight tried, whichever was chosen: mean and standard error over seeds."""
     rows = []
     for record in _finished(records):
         tried = [result["by_weight"] for result in record["results"] if result["by_weight"]]
-        for weight in tried[0] if tried and METHODS[record["identity"]["method"]].cvat else []:
-            for metric in ("nll", "hamming"):
-                summary = summarise([one[weight][metric] for one in tried if weight in one], len(record["results"]))
-                chosen = sum(str(result["cvat_weight"]) == weight for result in record["results"])
-                if summary is not None:
-                    point = {"mean": summary.mean, "standard_error": summary.standard_error, "chosen": chosen}
-                    rows.append(_names(record) | {"weight": float(weight), "metric": metric} | point)
+        names = dict.fromkeys(weight for of_seed in tried for weight in of_seed)
+        for weight in names if METHODS[record["identity"]["method"]].cvat else ():
+            summary = summarise([one[weight]["nll"] for one in tried if weight in one], len(record["results"]))
+            if summary is not None:
+                point = {"mean": summary.mean, "standard_error": summary.standard_error, "n": summary.n}
+                rows.append({**_names(record), "weight": float(weight), **point})
     return pd.DataFrame(rows)
 
 
@@ -262,6 +273,11 @@ def costs(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _trained(result: dict[str, Any], number: int) -> int:
+    """Epochs that a seed trained: its backbone's, or those of its round ``number`` (from 0)."""
+    return int(result["rounds"][number]["stopped_epoch"] if result["rounds"] else result["epochs"])
+
+
 def _finished(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record["status"] == "finished"]
 
@@ -273,7 +289,9 @@ def _names(record: Record) -> dict[str, str]:
 
 
 def _base(dataset: str) -> str:
-    return dataset.split("@")[0]
+    """The data set without the options of its policy."""
+    name, _, options = dataset.partition("@")
+    return ",".join([name, *(o for o in options.split(",") if o.split("=")[0] not in ("", "o", "unlogged"))])
 
 
 def _largest(errors: list[list[float | None]]) -> float | None:

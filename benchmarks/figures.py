@@ -78,7 +78,7 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
         label_fmt_left="{label} ({rank:.1f}) ",
         label_fmt_right=" ({rank:.1f}) {label}",
         color_palette=["black"] * len(ranks.mean),
-        elbow_props={"color": "0.5", "linewidth": 1},
+        elbow_props={"linewidth": 1},
     )
     save(figure, path)
 
@@ -117,6 +117,7 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
     figure, axes = subplots(1, len(backbones), 4.2, 3.8)
     for axis, backbone in zip(axes[0], backbones, strict=True):
         mine = overlap[overlap["backbone"] == backbone].sort_values("effective_sample_size")
+        mine = mine[~mine["dataset"].str.contains("unlogged")]  # of actions without support it says nothing
         for colour, marker, (method, points) in zip(
             _COLOURS, _MARKERS, mine.groupby("method", sort=False), strict=False
         ):
@@ -174,7 +175,8 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
 
 def plot_curves(curves: pd.DataFrame, path: Path) -> None:
     """Training loss and the NLL of held-out rows over the epochs of the first backbone, a panel a data set."""
-    shown = curves[(curves["backbone"] == curves["backbone"].iloc[0]) & (curves["stage"] != "round 2")]
+    first = curves["backbone"] == curves["backbone"].iloc[0]
+    shown = curves[first & curves["stage"].isin(["backbone", "round 1"])]
     groups = list(shown.groupby("dataset", sort=False))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
@@ -194,9 +196,8 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
 
 def plot_weights(weights: pd.DataFrame, path: Path) -> None:
     """Test NLL over the CVAT weight, a panel a data set: what the choice of a weight is worth."""
-    shown = weights[weights["metric"] == "nll"]
-    groups = list(shown.groupby("dataset", sort=False))
-    lines = list(dict.fromkeys(zip(shown["backbone"], shown["method"], strict=True)))
+    groups = list(weights.groupby("dataset", sort=False))
+    lines = list(dict.fromkeys(zip(weights["backbone"], weights["method"], strict=True)))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         for (backbone, method), points in of_dataset.groupby(["backbone", "method"], sort=False):

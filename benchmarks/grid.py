@@ -75,10 +75,12 @@ class Cell:
         backbone = backbones().get(self.backbone)
         method = METHODS[self.method]
         fields = {*self.dataset.protocol_fields, *(_TRAINING if backbone.has_gradient else ())}
-        if backbone.protocol_fields is None:
+        student = backbone.student_class or SelfTraining
+        parts = [backbone] + ([student] if self.method != "backbone" else [])
+        own = [part.protocol_fields if _says_what_it_reads(part) else None for part in parts]
+        if None in own:
             fields |= set(self.protocol.to_dict()) - {"name"}
-        else:
-            fields |= set(backbone.protocol_fields)
+        fields |= {name for of_part in own for name in of_part or ()}
         if self.method != "backbone":
             fields |= set(_SELF_TRAINING if backbone.has_gradient else _IMPUTING)
         if method.cvat:
@@ -97,7 +99,7 @@ class Cell:
             "protocol": {name: values[name] for name in sorted(fields)},
         }
         if self.method != "backbone":
-            identity["self_training_version"] = SelfTraining.version
+            identity["self_training_version"] = student.version
         return identity
 
     @property
@@ -109,6 +111,11 @@ class Cell:
     def label(self) -> str:
         """``D1/dm/pl``."""
         return f"{self.dataset}/{self.backbone}/{self.method}"
+
+
+def _says_what_it_reads(part: type[StackedModule]) -> bool:
+    """A part of someone's own that inherits the list of another part may read more."""
+    return part.__module__.startswith("cst_lightning.") or "protocol_fields" in vars(part)
 
 
 def digest(identity: Mapping[str, Any]) -> str:
@@ -305,6 +312,8 @@ def make_jobs(
         resolved = base.replace(**{**chosen.overrides, **block.overrides, **(overrides or {})})
         get_rule(resolved.selection)
         fitting = tuple(m for m in METHODS if m in (methods or block.methods) and _can(name, m))
+        if not fitting and backbone_names is None:
+            continue  # the preset's own choice, and not the user's
         if not fitting:
             allowed = ", ".join(m for m in METHODS if _can(name, m))
             raise InputError(f"methods: backbone {name} has no gradient for CVAT; allowed are {allowed}")

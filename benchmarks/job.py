@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -34,6 +33,11 @@ from cst_lightning.self_training import Round, SelfTraining, self_train
 from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 from datamodules.base import BanditDataModule
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,13 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
     progress, curves = _Progress(job, report), list[_Curve]()
 
     def write(cell: Cell, made: _Made) -> None:
-        store.write(cell, _record(cell, made, data, clock))
+        store.write(cell, _record(cell, made, data, constant, clock))
         report(Message("recorded", cell.method))
 
     report(Message("progress", "data"))
     data = job.dataset.make(job.seeds, job.protocol, settings.data_dir)
     data.setup()
-
-    training = ["backbone"]
+    constant = _constant(job, data)
 
     def fitter(module: StackedModule, data: pl.LightningDataModule, max_epochs: int | None = None) -> None:
         progress.begin(module)
@@ -104,18 +107,20 @@ def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
         arguments: dict[str, Any] = {"accelerator": accelerator, "callbacks": callbacks, "barebones": plain}
         fit(module, data, max_epochs=max_epochs, **arguments)
 
+    cells = {cell.method: cell for cell in job.cells}
+    wanted = {cell.method for cell in cells_to_run(job, store, settings.on_existing)}
+    training = [method for method in ("backbone",) if method in wanted]
     backbone_class = backbones().get(job.backbone)
     stack = backbone_class(data.shape, job.seeds, job.protocol, backbone_class.default_grid(job.protocol))
     fitter(stack, data)
     chosen = _choose(stack, data)
     backbone = stack.select(chosen.variants) if stack.n_variants > 1 else stack
-    cells = {cell.method: cell for cell in job.cells}
-    wanted = {cell.method for cell in cells_to_run(job, store, settings.on_existing)}
     if "backbone" in wanted:
         made = _Made(stack, chosen, [{} for _ in job.seeds], backbone, [], curves)
         write(cells["backbone"], made)
     for soft in (False, True):
-        training = group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
+        group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
+        training = [method for method in group if method in wanted]
         for method, made in _train_students(group, job, backbone, data, fitter, curves):
             if method in wanted:
                 write(cells[method], made)
@@ -136,7 +141,7 @@ class _Made:
 
     module: StackedModule
     choice: _Choice
-    by_weight: list[dict[str, dict[str, float]]]
+    by_weight: list[dict[str, dict[str, float | None]]]
     backbone: StackedModule
     rounds: list[Round]
     curves: Sequence[_Curve]  # of the backbone, or of each round
@@ -186,26 +191,31 @@ def _choose(module: StackedModule, data: BanditDataModule, first: int = 0, last:
     return _Choice([first + variant for variant in best(score)], first, score)
 
 
-def _by_weight(module: StackedModule, data: BanditDataModule, choice: _Choice) -> list[dict[str, dict[str, float]]]:
+def _by_weight(
+    module: StackedModule, data: BanditDataModule, choice: _Choice
+) -> list[dict[str, dict[str, float | None]]]:
     """Test NLL and Hamming loss of every candidate of each seed, to show what the choice was worth."""
     values = evaluate(module.logits(data.test.x), data.test, ["nll", "hamming"])
-    out: list[dict[str, dict[str, float]]] = []
+    out: list[dict[str, dict[str, float | None]]] = []
     for number, grid in enumerate(module.grid):
         rows = range(number * module.n_variants + choice.first, (number + 1) * module.n_variants)
         named = zip(grid[choice.first :], rows, strict=True)
-        out.append({str(w): {m: float(values[m][row]) for m in ("nll", "hamming")} for w, row in named})
+        sound = [(w, row) for w, row in named if not module.failed_epoch[row]]
+        out.append({str(w): {m: _number(values[m][row]) for m in ("nll", "hamming")} for w, row in sound})
     return out
 
 
-def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> Record:
+def _record(cell: Cell, made: _Made, data: BanditDataModule, constant: dict[str, Tensor], clock: _Clock) -> Record:
     module = made.module.select(made.choice.variants)
     logits = module.logits(data.test.x).cpu()
+    finite = logits.isfinite().flatten(1).all(1)
+    logits = logits.where(finite[:, None, None, None], 0.0)
     values = evaluate(logits, data.test)
     bins = reliability(logits, data.test.outcomes)
-    floor, constant = data.test.floor(), _constant(cell, data)
+    floor = data.test.floor()
     results = []
     for number, seed in enumerate(cell.seeds):
-        failed = _failed_in(made, number)
+        failed = _failed_in(made, number) or (None if finite[number] else "predictions of the test rows")
         # a failed replicate keeps its place, without numbers
         numbers = {} if failed else {name: _number(value[number]) for name, value in values.items()}
         results.append(
@@ -249,9 +259,9 @@ def _record(cell: Cell, made: _Made, data: BanditDataModule, clock: _Clock) -> R
     }
 
 
-def _constant(cell: Cell, data: BanditDataModule) -> dict[str, Tensor]:
+def _constant(job: Job, data: BanditDataModule) -> dict[str, Tensor]:
     """NLL and Hamming loss of the observed shares of each action's outcomes, the least that a method must beat."""
-    constant = Constant(data.shape, cell.seeds, cell.protocol)
+    constant = Constant(data.shape, job.seeds, job.protocol)
     fit(constant, data.train)
     return evaluate(constant.logits(data.test.x), data.test, ["nll", "hamming"])
 
@@ -413,7 +423,9 @@ class _Clock:
 
 
 def _peak_mib() -> float:
-    """The most memory that this process held so far, in MiB."""
+    """The most memory that this process held so far, in MiB; 0 where the system does not say."""
+    if resource is None:
+        return 0.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 

@@ -7,7 +7,7 @@ from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from jsonargparse import ActionParser, ArgumentParser, Namespace
+from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 
 from benchmarks.grid import METHODS, PRESETS, Job, make_jobs
 from benchmarks.store import write_text
@@ -105,11 +105,13 @@ def save_options(options: Namespace, folder: Path) -> None:
     write_text(folder / "sweeps" / f"{options.preset}.json", json.dumps(asked, indent=1) + "\n")
 
 
-def saved_jobs(folder: Path) -> list[Job]:
-    """The jobs of every command that wrote into ``folder``: the last one of each preset."""
-    jobs = []
+def saved_jobs(folder: Path) -> tuple[list[Job], list[str]]:
+    """The jobs of every command that wrote into ``folder`` (the last one of each preset), and what cannot be read."""
+    jobs, problems = list[Job](), []
     for preset in PRESETS:
         path = folder / "sweeps" / f"{preset}.json"
-        if path.exists():
-            jobs += jobs_of(make_parser().parse_args(["--config", str(path)]))
-    return jobs
+        try:
+            jobs += jobs_of(make_parser().parse_args(["--config", str(path)])) if path.exists() else []
+        except (ArgumentError, InputError) as error:  # of another version, or with parts that are not here
+            problems.append(f"`{path.name}` asks for what is not known here: {' '.join(str(error).split())}")
+    return jobs, problems

@@ -39,24 +39,23 @@ class Run:
     found: Sequence[tuple[Place, Record | None]]
     sections: Sequence[Section]
 
-    @property
-    def name(self) -> str:
-        """Of the folder."""
-        return self.folder.name
-
 
 def render(runs: Sequence[Run]) -> str:
     """The page. Every name in it is escaped, every figure is inside it."""
     environment = Environment(loader=PackageLoader("benchmarks", "."), autoescape=True, trim_blocks=True)
-    entries = {run.name: [e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs}
+    folders = [run.folder for run in runs]
+    alike = len({folder.name for folder in folders}) < len(folders)
+    names = [str(folder) if alike else folder.name for folder in folders]
+    entries = [[e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs]
     environment.filters["code"] = _code
     return environment.get_template("page.html.j2").render(
-        title=" and ".join(run.name for run in runs),
+        title=" and ".join(names),
+        names=names,
         runs=runs,
-        headlines={run.name: _headline(run, entries[run.name]) for run in runs},
-        notes={run.name: notes(entries[run.name]) for run in runs},
-        numbers=[_number(name, entry) for name, of_run in entries.items() for entry in of_run],
-        provenance=[row for run in runs for row in _provenance(run)],
+        headlines=[_headline(run, of_run) for run, of_run in zip(runs, entries, strict=True)],
+        notes=[notes(of_run) for of_run in entries],
+        numbers=[_number(name, entry) for name, of_run in zip(names, entries, strict=True) for entry in of_run],
+        provenance=[row for name, run in zip(names, runs, strict=True) for row in _provenance(name, run)],
         picture=_picture,
         oracle=ORACLE,
     )
@@ -94,10 +93,10 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
         mine = [e for e in entries if e.metric == "nll" and e.place.dataset == dataset and e.ours is not None]
         if mine:
             best = min(mine, key=lambda e: e.ours.mean if e.ours else math.inf)
-            lowest[f"{backbone_title(best.place.backbone)}, {METHODS[best.place.method].title}"] += 1
+            mark = ORACLE if best.oracle else ""
+            lowest[f"{backbone_title(best.place.backbone)}, {METHODS[best.place.method].title}{mark}"] += 1
     facts += [("lowest NLL", ", ".join(f"{name} ({n} data sets)" for name, n in lowest.most_common(3)))]
-    near = [_z(entry) for entry in entries]
-    known = [abs(z) for z in near if z is not None]
+    known = [abs(entry.z) for entry in entries if entry.z is not None]
     if known:
         facts.append(("against the paper", f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors"))
     return facts
@@ -105,7 +104,7 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 def _number(run: str, entry: Entry) -> dict[str, Any]:
     """A row of the table that can be sorted: plain values, and texts of those that need one."""
-    place, ours, z = entry.place, entry.ours, _z(entry)
+    place, ours = entry.place, entry.ours
     share = entry.share(ours.mean) if ours else None
     return {
         "run": run,
@@ -124,17 +123,11 @@ def _number(run: str, entry: Entry) -> dict[str, Any]:
         "floor": entry.floor.mean if entry.floor else None,
         "share": None if share is None else 100 * share,
         "paper": entry.paper,
-        "z": z,
+        "z": entry.z,
     }
 
 
-def _z(entry: Entry) -> float | None:
-    if entry.ours is None or entry.paper is None or math.isnan(entry.ours.standard_error):
-        return None
-    return (entry.ours.mean - entry.paper[0]) / math.hypot(entry.ours.standard_error, entry.paper[1])
-
-
-def _provenance(run: Run) -> list[tuple[str, ...]]:
+def _provenance(name: str, run: Run) -> list[tuple[str, ...]]:
     """Where each number comes from."""
     rows: list[tuple[str, ...]] = []
     for place, record in run.found:
@@ -145,7 +138,7 @@ def _provenance(run: Run) -> list[tuple[str, ...]]:
         seconds = made.get("cpu_seconds")
         rows.append(
             (
-                run.name,
+                name,
                 "/".join((place.dataset, place.backbone, place.method)),
                 (made.get("git_commit") or "")[:12],
                 made["finished"],

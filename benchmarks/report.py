@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pandas as pd
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import analysis, figures
-from benchmarks.grid import METHODS
+from benchmarks.grid import METHODS, digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
 from benchmarks.statistics import rank_methods
@@ -23,6 +25,7 @@ from benchmarks.tables import (
     Place,
     backbone_title,
     make_entries,
+    spread,
     title,
     to_csv,
     to_latex,
@@ -40,19 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, or 2 for bad input."""
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="+", help="folders that a sweep wrote")
-    parser.add_argument("--out", type=str, default="report.html", help="where the page of several runs goes")
+    parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
     try:
         options = parser.parse_args(arguments)
-        folders = [Path(run) for run in options.runs]
+        folders = [Path(run).resolve() for run in options.runs]
         for folder in folders:
-            if not any((folder / "cells").glob("*.json")):
+            if not Store(folder).read_all():
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
         runs = [write_report(Store(folder)) for folder in folders]
         for folder in folders:
             print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
-        if len(runs) > 1:
-            write_text(Path(options.out), render(runs))
-            print(f"{options.out} has them all")
+        if options.out or len(runs) > 1:
+            out = options.out or "report.html"
+            write_text(Path(out), render(runs))
+            print(f"{out} has all of it")
     except (ArgumentError, InputError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -68,14 +72,18 @@ def find_places(store: Store) -> Found:
     for record in sorted(store.read_all(), key=lambda record: record["provenance"]["finished"]):
         newest[_key(Place.of_record(record))] = record
     found: dict[tuple[str, ...], tuple[Place, Record | None]] = {}
-    for job in saved_jobs(store.folder):
+    for job in saved_jobs(store.folder)[0]:
         for cell in job.cells:
             place = Place.of_cell(cell)
             # a record of another version of the code still is what stands here, until it is run again
             found.setdefault(_key(place), (place, store.read(cell) or newest.get(_key(place))))
+    placed = {digest(record["identity"]) for _, record in found.values() if record is not None}
     methods = list(METHODS)
     for key, record in sorted(newest.items(), key=lambda item: (*item[0][:4], methods.index(item[0][4]))):
-        found.setdefault(key, (Place.of_record(record), record))
+        if digest(record["identity"]) not in placed:
+            found.setdefault(key, (Place.of_record(record), record))
+    if len({place.protocol for place, _ in found.values()}) > 1:  # then its name is a part of the settings
+        return [(replace(p, changes={"protocol": p.protocol, **p.changes}), record) for p, record in found.values()]
     return list(found.values())
 
 
@@ -101,7 +109,7 @@ def write_report(store: Store) -> Run:
     entries = {metric: make_entries(found, metric) for metric in TITLES}
     every = [entry for of_metric in entries.values() for entry in of_metric]
     sections = [
-        *_problems(found),
+        *_problems(found, saved_jobs(folder)[1]),
         *_against_paper(every, folder),
         *_differences(entries, folder),
         *_ranks(entries, folder),
@@ -111,7 +119,7 @@ def write_report(store: Store) -> Run:
     ]
     tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
     write_text(folder / "report.md", "\n\n".join([f"# {folder.name}", *tables, *map(_markdown, sections)]) + "\n")
-    run = Run(folder, found, sections)
+    run = Run(folder.resolve(), found, sections)
     write_text(folder / "report.html", render([run]))
     return run
 
@@ -134,7 +142,7 @@ def _markdown(section: Section) -> str:
 # --- the parts ----------------------------------------------------------------------------------------
 
 
-def _problems(found: Found) -> list[Section]:
+def _problems(found: Found, unread: Sequence[str]) -> list[Section]:
     """Cells without a number, plainly."""
     rows = []
     for place, record in found:
@@ -147,7 +155,7 @@ def _problems(found: Found) -> list[Section]:
             failed = [f"seed {r['seed']} in {r['failed_in']}" for r in record["results"] if r["failed_in"]]
             rows += [(*name, "not finite", ", ".join(failed))] if failed else []
     header = ("settings", "data set", "backbone", "method", "status", "what is known")
-    return [Section("Failed and missing", header=header, rows=rows)] if rows else []
+    return [Section("Failed and missing", texts=unread, header=header, rows=rows)] if rows or unread else []
 
 
 def _against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
@@ -208,7 +216,8 @@ def _difference(row: Any) -> str:
     if row is None:
         return ""
     star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
-    return f"{row.difference:+.4f} ± {row.standard_error:.4f}{star}{oracle}"
+    lost = f" (n={row.n})" if row.n < row.asked else ""
+    return f"{row.difference:+.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
 
 
 def _ranks(entries: Entries, folder: Path) -> list[Section]:
@@ -218,13 +227,13 @@ def _ranks(entries: Entries, folder: Path) -> list[Section]:
             continue
         losses = analysis.losses(of_metric)
         ranks = rank_methods(losses) if len(losses) else None
-        if ranks is None:
+        if ranks is None or math.isnan(ranks.friedman_p):
             continue
         figures.plot_ranks(ranks, folder / "figures" / f"ranks_{metric}.svg")
         about = (
             f"Average rank over {len(losses)} data sets of {len(ranks.mean)} methods (1 is the lowest loss); a "
             f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
-            "test does not tell apart at 0.05."
+            f"test does not tell apart at 0.05. {ORACLE}: its weights were chosen by an oracle."
         )
         sections.append(Section(f"Ranks by {title(metric)}", 3, [about], f"ranks_{metric}.svg"))
     return [Section("Ranks over data sets"), *sections] if sections else []
@@ -268,7 +277,7 @@ def _rounds(records: Sequence[Record], folder: Path) -> list[Section]:
 
 def _overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
     frame = pd.concat([analysis.overlap(records, of_metric) for of_metric in entries.values()])
-    if not len(frame):
+    if not len(frame) or len({entry.place.settings for of_metric in entries.values() for entry in of_metric}) > 1:
         return []
     write_frame(folder / "overlap.csv", frame)
     frame = frame[frame["metric"] == "nll"]
@@ -277,7 +286,7 @@ def _overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
     rows = [size]
     for (backbone, method), of_method in frame.groupby(["backbone", "method"], sort=False):
-        at = {row.dataset: f"{row.mean:.4f} ± {row.standard_error:.4f}" for row in of_method.itertuples()}
+        at = {row.dataset: spread(row.mean, row.standard_error) for row in of_method.itertuples()}
         numbers = (at.get(name, "") for name in datasets["dataset"])
         rows.append((backbone_title(backbone), METHODS[method].title, *numbers))
     about = (
@@ -291,6 +300,8 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     """Figures that need no table."""
     drawn = folder / "figures"
     sections = []
+    if len({entry.place.settings for entry in entries["nll"]}) > 1:
+        return []
     if len(analysis.losses(entries["nll"])):
         figures.plot_losses(entries, drawn / "losses.svg")
         sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
@@ -306,7 +317,7 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
         ("costs", "CPU time of each data set and backbone, all methods together.", analysis.costs, figures.plot_costs),
     ):
         values = frame(records)
-        if len(values) and values["settings"].nunique() == 1:
+        if len(values):
             plot(values, drawn / f"{name}.svg")
             sections.append(Section(_DETAILS[name], 2, [about], f"{name}.svg"))
     return sections

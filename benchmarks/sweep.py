@@ -108,8 +108,14 @@ def _train(
             ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
             pass
-    for text in tracker.close(complete=ended != "interrupted") if tracker is not None else ():
-        console.print(text, markup=False, soft_wrap=True)
+        except BaseException:
+            if tracker is not None:
+                tracker.leave()
+            raise
+    if tracker is not None:
+        console.print("Ending W&B's part (Ctrl-C leaves it) ...")
+        for text in tracker.close(complete=ended != "interrupted"):
+            console.print(text, markup=False, soft_wrap=True)
     return ended
 
 

@@ -16,9 +16,10 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.grid import METHODS, Cell
+from benchmarks.grid import METHODS, Cell, digest
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
+from cst_lightning.protocols import PROTOCOLS
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 ORACLE = "†"
@@ -64,6 +65,9 @@ class Place:
     def of_record(cls, record: Record) -> Place:
         """The place of a record, whatever version wrote it."""
         identity, protocol = record["identity"], record["protocol"]
+        # by the values it ran with: what was the protocol of that name then need not be it now
+        base = PROTOCOLS[protocol["name"]].to_dict() if protocol["name"] in PROTOCOLS else {}
+        changes = {name: value for name, value in protocol.items() if name not in base or base[name] != value}
         return cls(
             identity["dataset"],
             identity["backbone"],
@@ -71,7 +75,7 @@ class Place:
             tuple(identity["seeds"]),
             protocol["name"],
             protocol["selection"],
-            record["overrides"],
+            changes,
         )
 
     @property
@@ -93,12 +97,20 @@ class Entry:
     paper: tuple[float, float] | None  # mean, standard error
     oracle: bool
     values: dict[int, float]  # by seed, of those that finished
+    key: str = ""  # of its record
     best: bool = False  # lowest mean of its data set and backbone, over the seeds that all its methods finished
 
     @property
     def group(self) -> tuple[str, str, str]:
         """What it is compared with: the other methods of its settings, data set and backbone."""
         return self.place.settings, self.place.dataset, self.place.backbone
+
+    @property
+    def z(self) -> float | None:
+        """Distance to the paper's number in combined standard errors; None without either, or for a single seed."""
+        if self.ours is None or self.paper is None or math.isnan(self.ours.standard_error):
+            return None
+        return (self.ours.mean - self.paper[0]) / math.hypot(self.ours.standard_error, self.paper[1])
 
     def share(self, value: float) -> float | None:
         """How far ``value`` lies on the way from the constant (0) to the floor (1); None where one is unknown."""
@@ -135,7 +147,8 @@ def _entry(place: Place, record: Record | None, metric: str) -> Entry:
     floor, constant = (summarise([r.get(of, {}).get(metric) for r in results], asked) for of in ("floor", "constant"))
     finished = {seed: value for seed, value in values.items() if value is not None}
     ours = summarise(list(values.values()), asked)
-    return Entry(place, metric, "finished", ours, floor, constant, paper, record["oracle"], finished)
+    key = digest(record["identity"])
+    return Entry(place, metric, "finished", ours, floor, constant, paper, record["oracle"], finished, key)
 
 
 @cache
@@ -173,23 +186,24 @@ def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
     at = {(e.place.settings, e.place.backbone, e.place.method, e.place.dataset): e for e in entries}
     several = len({settings for settings, _, _ in rows}) > 1
     n_names = 3 + several
-    shared = any(entry.share(0) is not None for entry in entries)
+    shared = _shared(entries)
     lines = []
     for row in rows:
         found = [at.get((*row, dataset)) for dataset in datasets]
         names = ((row[0],) if several else ()) + (backbone_title(row[1]), METHODS[row[2]].title)
         bold = [entry is not None and entry.best for entry in found] + [False]
         ours = [(entry, entry.ours.mean) for entry in found if entry is not None and entry.ours is not None]
-        lines.append(_Line((*names, "ours"), [*map(_ours, found), _share(ours)], "ours", bold))
+        lines.append(_Line((*names, "ours"), [*map(_ours, found), _share(ours, shared)], "ours", bold))
         theirs = [(entry, entry.paper[0]) for entry in found if entry is not None and entry.paper is not None]
         if theirs:
-            lines.append(_Line((*[""] * (n_names - 1), "paper"), [*map(_paper, found), _share(theirs)], "paper"))
+            texts = [*map(_paper, found), _share(theirs, shared)]
+            lines.append(_Line((*[""] * (n_names - 1), "paper"), texts, "paper"))
     for name in ("constant", "floor"):
         found = [next((e for e in entries if e.place.dataset == d and getattr(e, name)), None) for d in datasets]
         values = [(entry, getattr(entry, name)) for entry in found if entry is not None]
         if values:
             texts = [_summary(getattr(entry, name)) if entry is not None else "" for entry in found]
-            share = _share([(entry, value.mean) for entry, value in values])
+            share = _share([(entry, value.mean) for entry, value in values], shared)
             lines.append(_Line((name, *[""] * (n_names - 1)), [*texts, share], "reference"))
     header = (["settings"] if several else []) + ["backbone", "method", "", *datasets, "share of the way"]
     if not shared:
@@ -208,20 +222,29 @@ def _ours(entry: Entry | None) -> str:
 
 
 def _summary(summary: Summary) -> str:
-    return _pair(summary.mean, summary.standard_error)
+    return spread(summary.mean, summary.standard_error)
 
 
-def _pair(mean: float, error: float) -> str:
+def spread(mean: float, error: float) -> str:
+    """``0.4925 ± 0.0082``; the mean alone where there is no standard error."""
     return f"{mean:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
 
 
 def _paper(entry: Entry | None) -> str:
-    return _pair(*entry.paper) if entry is not None and entry.paper is not None else ""
+    return spread(*entry.paper) if entry is not None and entry.paper is not None else ""
 
 
-def _share(values: Sequence[tuple[Entry, float]]) -> str:
-    shares = [share for entry, value in values if (share := entry.share(value)) is not None]
-    return f"{100 * fmean(shares):.0f} %" if shares else ""
+def _shared(entries: Sequence[Entry]) -> list[str]:
+    """The data sets that a share of the way is averaged over: those whose floor is known, their variants left out."""
+    known = list(dict.fromkeys(entry.place.dataset for entry in entries if entry.share(0) is not None))
+    return [name for name in known if "@" not in name] or known
+
+
+def _share(values: Sequence[tuple[Entry, float]], shared: Sequence[str]) -> str:
+    """Mean over all of ``shared``; nothing where one is missing, since averages of others do not compare."""
+    shares = {entry.place.dataset: entry.share(value) for entry, value in values}
+    found = [share for name in shared if (share := shares.get(name)) is not None]
+    return f"{100 * fmean(found):.0f} %" if found and len(found) == len(shared) else ""
 
 
 def backbone_title(name: str) -> str:
@@ -234,14 +257,15 @@ def notes(entries: Sequence[Entry]) -> list[str]:
     seeds = sorted({len(entry.place.seeds) for entry in entries})
     place = entries[0].place
     settings = {entry.place.settings for entry in entries}
+    shared = _shared(entries)
     changed = f" with {place.settings}" if len(settings) == 1 and place.settings else ""
     texts = [
         f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds, all rows and all actions of the "
         f"test set; protocol {place.protocol}{changed}. Bold: lowest of its data set and backbone. "
         "Constant: the observed share of each action's outcomes. "
-        "Floor: the true outcome distribution; no model's expected loss is lower. Share of the way: from the constant "
-        "to the floor, averaged over the data sets whose floor is known. "
-        "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
+        "Floor: the true outcome distribution; no model's expected loss is lower. "
+        + (f"Share of the way: from the constant to the floor, mean over {', '.join(shared)}. " if shared else "")
+        + "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
     ]
     rules = sorted({entry.place.selection for entry in entries if entry.oracle})
     if rules:

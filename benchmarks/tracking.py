@@ -16,11 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.executors.local import Event, no_interrupt
 from benchmarks.grid import METHODS, Cell, Job
 from benchmarks.job import Point
 from benchmarks.statistics import summarise
@@ -29,8 +31,6 @@ from cst_lightning.errors import InputError
 
 if TYPE_CHECKING:
     import wandb
-
-    from benchmarks.executors.local import Event
 
 _INIT_S = 20  # that W&B may take to answer before a run is given up
 _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
@@ -60,11 +60,8 @@ class Tracker:
         self._inbox, self._outbox, self._online = context.Queue(), context.Queue(), context.Value("b", False)
         arguments = (self._inbox, self._outbox, self._online, list(jobs), settings)
         self._process = context.Process(target=_track, args=arguments, daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with no_interrupt():
             self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def tell(self, event: Event) -> None:
         """Hand over what concerns W&B."""
@@ -76,19 +73,28 @@ class Tracker:
         self._inbox.put("complete" if complete else "stop")
         elapsed = time.monotonic() - self._start
         limit = max(_CLOSE_S, _CLOSE_SHARE * elapsed) if self._online.value else _WRITE_S
-        try:
-            said: list[str] = self._outbox.get(timeout=limit)
-        except (queue.Empty, KeyboardInterrupt):
+        said: list[str] = []
+        with suppress(queue.Empty, KeyboardInterrupt):
+            while not said and elapsed + limit > time.monotonic() - self._start and self._process.is_alive():
+                with suppress(queue.Empty):
+                    said = self._outbox.get(timeout=_LOOK_S)
+            said = said or self._outbox.get(timeout=0.1)
+        if not said:
             said = [
-                f"W&B did not end within {limit:.0f} s (or Ctrl-C) and was left; nothing of the results is lost. "
+                f"W&B's part {f'did not end within {limit:.0f} s' if self._process.is_alive() else 'ended early'} "
+                "and was left; nothing of the results is lost. "
                 f"{_how_to_sync(self._settings.folder)}"
             ]
-        self._inbox.cancel_join_thread()
         self._process.join(timeout=2)
+        self.leave()
+        return [text for text in said if text]
+
+    def leave(self) -> None:
+        """Wait for nothing more."""
+        self._inbox.cancel_join_thread()
         if self._process.is_alive():
             self._process.kill()
-            self._process.join()
-        return said
+        self._process.join()
 
 
 def sync(folder: Path) -> int:
@@ -96,7 +102,8 @@ def sync(folder: Path) -> int:
     runs = unsynced(folder)
     if not runs:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
-    return subprocess.run([sys.executable, "-m", "wandb", "sync", *map(str, runs)], check=False).returncode
+    command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, runs)]
+    return subprocess.run(command, check=False).returncode
 
 
 def unsynced(folder: Path) -> list[Path]:
@@ -130,7 +137,7 @@ def _track(inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Trac
         session.attempt(session.take, *message)
         online.value = session.mode == "online"
     session.attempt(session.finish, jobs, message == "complete")
-    outbox.put(session.said())
+    outbox.put(session.said() or [""])
 
 
 def _token(folder: Path) -> str:
@@ -219,9 +226,19 @@ class _Session:
     def _end(self, key: str, exit_code: int = 0) -> None:
         """End a run without waiting: with a server that does not answer, it can take for ever."""
         if key in self.open:
-            thread = Thread(target=self.open.pop(key).finish, args=(exit_code,), daemon=True)
+            thread = Thread(target=self._finish_run, args=(self.open.pop(key), exit_code), daemon=True)
             thread.start()
             self.ending.append(thread)
+
+    def _finish_run(self, run: wandb.Run, exit_code: int) -> None:
+        folder, online = Path(run.dir).parent, self.mode == "online"
+        try:
+            run.finish(exit_code)
+        except Exception as error:
+            self.problems.append(" ".join(str(error).split()) or type(error).__name__)
+            return
+        if online:  # all of it is uploaded; wandb sync marks runs in the same way
+            (folder / f"run-{run.id}.wandb.synced").touch()
 
     def _run(self, cell: Cell) -> wandb.Run:
         if cell.key not in self.open:

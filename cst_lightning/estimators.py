@@ -66,6 +66,7 @@ class EstimatorBackbone(StackedModule):
         if self.n_variants > 1 or self.factory is not None:
             raise InputError(f"{type(self).__name__} takes neither a network nor a grid of more than one value")
         self.fitted: list[list[Any]] = []  # by seed, and by action for a T-learner
+        self._unseen = 0.0  # probability of an outcome that the estimator never saw
 
     def make_estimator(self, seed: int) -> Any:
         """A new scikit-learn classifier; a ``GridSearchCV`` is searched on observed rows and never on pseudo-labels."""
@@ -78,10 +79,9 @@ class EstimatorBackbone(StackedModule):
     def epochs(cls, protocol: Protocol) -> int:
         return 1
 
-    @property
-    def student_class(self) -> type[StackedModule]:  # type: ignore[override]
-        """Its students are of its own kind."""
-        return type(self)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.student_class = cls  # its students are of its own kind
 
     @override
     def _make_network(self, factory: Callable[[], nn.Module] | None) -> Any:
@@ -105,11 +105,17 @@ class EstimatorBackbone(StackedModule):
         feedback = self._aligned(feedback).to("cpu")
         entries = self.entries(feedback, slice(None))
         target, weight = (t.double().numpy() for t in entries)
+        self._unseen = 1 / (feedback.n_rows + self.shape.n_outcomes)
         self.fitted = [
             self._fit_seed(place, feedback.x[place].double().numpy(), target[place], weight[place])
             for place in range(len(self.seeds))
         ]
         self.stopped_epoch.fill_(1)
+
+    @override
+    def validation_step(self, feedback: Feedback, batch_idx: int) -> None:
+        if self.fitted:  # a Trainer may look before it trains
+            super().validation_step(feedback, batch_idx)
 
     @override
     def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
@@ -124,7 +130,7 @@ class EstimatorBackbone(StackedModule):
     def logits(self, x: Tensor) -> Tensor:
         x = self._contexts(x).cpu()
         rows = [self._logits_of(models, part.double().numpy()) for models, part in zip(self.fitted, x, strict=True)]
-        return torch.from_numpy(np.stack(rows)).float()
+        return torch.from_numpy(np.stack(rows)).float().to(self.device)
 
     # --- one seed --------------------------------------------------------------------------------
 
@@ -134,7 +140,7 @@ class EstimatorBackbone(StackedModule):
         """Estimators of a seed from targets ``[N, K, m-1]`` and weights ``[N, K]``."""
         row, action = weight.nonzero()
         positive = target[row, action]
-        shares = np.concatenate([1 - positive.sum(1, keepdims=True), positive], 1)
+        shares = np.concatenate([(1 - positive.sum(1, keepdims=True)).clip(0), positive], 1)
         entry, outcome = shares.nonzero()  # a soft label is one sample an outcome
         sample_weight = weight[row, action][entry] * shares[entry, outcome]
         row, action = row[entry], action[entry]
@@ -170,12 +176,12 @@ class EstimatorBackbone(StackedModule):
         model = self._teacher[0].fitted[place][number]
         if isinstance(model, GridSearchCV):
             return clone(model.best_estimator_)
-        return None if isinstance(model, SmoothedFrequencies) else clone(model)
+        return clone(model)
 
     def _logits_of(self, models: list[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[N, K, m-1]``."""
         n_actions, n_outcomes = self.shape.n_actions, self.shape.n_outcomes
-        p = np.zeros((len(x), n_actions, n_outcomes))
+        p = np.full((len(x), n_actions, n_outcomes), self._unseen)
         for k in range(n_actions):
             model = models[k] if self.per_action else models[0]
             features = x if self.per_action else _with_action(x, np.full(len(x), k))

@@ -176,6 +176,7 @@ def reliability(logits: Tensor, outcomes: Tensor, n_bins: int = 15) -> list[dict
         of ``n_bins``; the last two are 0 in an empty bin.
     """
     out = []
+    outcomes = outcomes.repeat_interleave(len(logits) // len(outcomes), 0)
     for one, truth in zip(probs(logits).double().flatten(1, 2), outcomes.flatten(1), strict=True):
         p, hit = (one[:, 1], truth == 1) if one.shape[-1] == 2 else (one.amax(-1), one.argmax(-1) == truth)
         place = (p * n_bins).long().clamp(max=n_bins - 1)

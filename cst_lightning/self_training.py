@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -25,6 +25,8 @@ from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule, overrides
 from cst_lightning.streams import uniform, whole_words
 
+_ROWS = 2048  # at a time, in what describes a round
+
 
 class SelfTraining(StackedModule):
     """The student of one round: factual and imputed outcomes together, plus CVAT.
@@ -35,6 +37,7 @@ class SelfTraining(StackedModule):
     """
 
     name = "cst"
+    protocol_fields = ()  # beyond those of every self-training
     _counterfactual: Tensor  # 1 at actions not taken, [S, N, K]
     _entries: Entries  # factual outcomes and pseudo-labels of the whole log
 
@@ -388,12 +391,13 @@ def inconsistency(module: StackedModule, x: Tensor, eps: float) -> list[float] |
         return None
     x = module.repeat(x.to(module.device))
     changed = torch.zeros(x.shape[:1], device=x.device)
-    for action in range(module.shape.n_actions):
-        at = x.detach().requires_grad_()
+    starts = range(0, x.shape[1], _ROWS)
+    for action, start in product(range(module.shape.n_actions), starts):
+        at = x[:, start : start + _ROWS].detach().requires_grad_()
         with torch.enable_grad():
             logit = module.network(at, track=False).logits[:, :, action, 0]
             (gradient,) = torch.autograd.grad(logit.sum(), at)
         step = eps * gradient / gradient.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         moved = module.network(at - torch.where(logit > 0, 1, -1)[..., None] * step, track=False)
-        changed += ((moved.logits[:, :, action, 0] > 0) != (logit > 0)).float().mean(1)
-    return (changed / module.shape.n_actions).tolist()
+        changed += ((moved.logits[:, :, action, 0] > 0) != (logit > 0)).float().sum(1)
+    return (changed / (module.shape.n_actions * x.shape[1])).tolist()

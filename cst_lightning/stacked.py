@@ -377,7 +377,8 @@ class StackedModule(pl.LightningModule):
         if not self._fitting:
             # a model to predict with gets the weights that its stopping rule keeps, not those it was training
             kept = checkpoint.get("callbacks", {}).get(ReplicateStopping.__name__, {}).get("snapshot", {})
-            checkpoint["state_dict"].update({f"network.{name}": value for name, value in kept.items()})
+            state = checkpoint["state_dict"]
+            state.update({name if name in state else f"network.{name}": value for name, value in kept.items()})
 
     def _aligned(self, feedback: Feedback) -> Feedback:
         if feedback.shape != self.shape:

@@ -3,13 +3,16 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from benchmarks.sweep import make_parser
+from benchmarks.options import make_parser
 from tests.conftest import TinyDataModule, tiny_protocol
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -45,6 +48,46 @@ def test_the_backbones_of_the_readme_train(block, name, engine):
 )
 def test_every_command_of_the_readme_is_accepted(line):
     make_parser().parse_args(line.split())
+
+
+DATASETS = ("D1", "D2", "D3", "D4", "D5", "scene", "yeast")
+ROWS = (
+    ("DM", "dm", "backbone"), ("DM + PL", "dm", "pl"), ("DM + PL + CVAT", "dm", "pl_cvat"),
+    ("DM + soft PL", "dm", "pl_soft"), ("UDM", "udm", "backbone"), ("HSIC", "hsic", "backbone"),
+    ("T-learner, logistic", "t_logistic", "backbone"), ("S-learner, logistic", "s_logistic", "backbone"),
+    ("S-learner, boosted trees", "s_boosting", "backbone"),
+)  # fmt: skip
+
+
+def headline():
+    """The README's table, from the committed results of the level field."""
+    table = pd.read_csv(RESULTS / "matched" / "tables.csv")
+    nll = table[(table["metric"] == "nll") & table["dataset"].isin(DATASETS)]
+    best = nll.groupby("dataset")["mean"].min()
+
+    def line(name, values):
+        return f"| {name} | " + " | ".join(values) + " |"
+
+    def shown(row):
+        text = f"{row['mean']:.3f} ± {row['standard_error']:.3f}"
+        return f"**{text}**" if row["mean"] == best[row["dataset"]] else text
+
+    lines = [line("", DATASETS), "|---" * (len(DATASETS) + 1) + "|"]
+    of_dm = nll[(nll["backbone"] == "dm") & (nll["method"] == "backbone")].set_index("dataset")
+    lines.append(line("constant", [f"{of_dm.loc[name, 'constant']:.3f}" for name in DATASETS]))
+    for name, backbone, method in ROWS:
+        rows = nll[(nll["backbone"] == backbone) & (nll["method"] == method)].set_index("dataset", drop=False)
+        lines.append(line(name, [shown(rows.loc[dataset]) for dataset in DATASETS]))
+    theirs = nll.dropna(subset=["paper_mean"]).sort_values("paper_mean").drop_duplicates("dataset").set_index("dataset")
+    lines.append(line("paper's lowest", [f"{theirs.loc[name, 'paper_mean']:.3f}" for name in DATASETS]))
+    floor = [of_dm.loc[name, "floor"] for name in DATASETS]
+    lines.append(line("floor", ["" if pd.isna(value) else f"{value:.3f}" for value in floor]))
+    return lines
+
+
+@pytest.mark.parametrize("line", headline())
+def test_the_headline_is_that_of_the_committed_results(line):
+    assert line in README.splitlines()
 
 
 def test_the_table_of_options_names_options():

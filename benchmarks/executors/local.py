@@ -84,7 +84,7 @@ def run_local(
 def _start(context: multiprocessing.context.BaseContext, job: Job, store: Store, settings: Settings) -> _Running:
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, job, store, settings), daemon=True)  # type: ignore[attr-defined]
-    with _no_interrupt():
+    with no_interrupt():
         process.start()
     theirs.close()
     return _Running(job, process, ours)
@@ -141,7 +141,7 @@ def _work(connection: Connection, job: Job, store: Store, settings: Settings) ->
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
+def no_interrupt() -> Iterator[None]:
     """Hold Ctrl-C back: a worker interrupted while it starts would print a traceback of its own."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

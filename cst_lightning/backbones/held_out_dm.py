@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -26,7 +26,7 @@ _EXACT = {"xatol": 1e-9}
 class _HeldOut(StackedModule):
     """Trains on four fifths of the log's rows; ``held_out``, bool ``[S, N]``, are the others."""
 
-    protocol_fields = ("hidden", "learning_rate", "max_epochs")
+    protocol_fields = ("hidden", "learning_rate", "max_epochs", "holdout")
     held_out: Tensor
 
     @override
@@ -48,9 +48,9 @@ class _HeldOut(StackedModule):
 
 
 class EarlyDM(_HeldOut):
-    """DM stopped early on observed rows of its own, as the ``matched`` protocol does for every method.
+    """DM stopped early on held-out observed rows, as the ``matched`` protocol does for every method.
 
-    Where the protocol stops early itself, it is DM: nothing is held out twice.
+    The rows are a fifth of the log, or those that the data hold out where the protocol has a ``holdout``.
     """
 
     name = "dm_early"
@@ -58,19 +58,22 @@ class EarlyDM(_HeldOut):
     @override
     def prepare(self, feedback: Feedback) -> None:
         super().prepare(feedback)
-        if self.protocol.stopping == "early":
+        if self._has_rows:
             self.held_out = torch.zeros_like(self.held_out)
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.protocol.holdout > 0
 
     @override
     def configure_callbacks(self) -> list[pl.Callback]:
-        if self.protocol.stopping == "early":
-            return super().configure_callbacks()
-        return [ReplicateStopping("early", MATCHED.patience, MATCHED.min_improvement, "best", held_out="module")]
+        where: Literal["loader", "module"] = "loader" if self._has_rows else "module"
+        return [ReplicateStopping("early", MATCHED.patience, MATCHED.min_improvement, "best", held_out=where)]
 
     @override
     def training_step(self, feedback: Feedback, batch_idx: int) -> None:
         super().training_step(feedback, batch_idx)
-        if self.protocol.stopping != "early":
+        if not self._has_rows:
             self.validation_nll = self.held_out_nll(self.logits(feedback.x), feedback)
 
 

@@ -43,7 +43,7 @@ class BoostedSLearner(EstimatorBackbone):
         model = HistGradientBoostingClassifier(
             learning_rate=0.05,
             max_leaf_nodes=15,
-            max_bins=64,  # scikit-learn's weighted bins take time in their number
+            max_bins=min(255, max(64, self.shape.n_actions)),  # weighted bins take time in their number
             categorical_features=[self.shape.n_features],
             early_stopping=False,
             random_state=seed,
