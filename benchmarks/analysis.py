@@ -207,7 +207,8 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
         for entry in entries
         if entry.ours is not None and entry.place.dataset in size and policies[_base(entry.place.dataset)] > 1
     ]
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    return frame[frame.groupby("backbone")["dataset"].transform("nunique") > 1] if rows else frame
 
 
 def calibration(records: Sequence[Record]) -> pd.DataFrame:

@@ -131,6 +131,8 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         axis.set(
             xscale="log", yscale="log", xlabel="effective sample size / N", ylabel="NLL", title=backbone_title(backbone)
         )
+        _plain(axis.xaxis)
+        _plain(axis.yaxis)
     axes[0][0].legend(fontsize="x-small")
     save(figure, path)
 

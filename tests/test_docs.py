@@ -95,3 +95,10 @@ def test_the_learner_metric_and_rule_of_the_how_tos():
     assert ((values > 0) & (values < 1)).all()
     score = RULES["worst_action"].score(bayes.logits(data.train.x), data.train, data.train, tiny_protocol())
     assert score.shape == (2,)
+
+
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *PAGES], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
