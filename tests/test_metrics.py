@@ -5,7 +5,7 @@ from sklearn.metrics import hamming_loss, log_loss, roc_auc_score
 
 from cst_lightning import PotentialOutcomes, evaluate
 from cst_lightning.distributions import probs
-from cst_lightning.metrics import METRICS
+from cst_lightning.metrics import METRICS, reliability
 
 
 def problem(m=2, r=2, n=200, k=3):
@@ -86,3 +86,23 @@ def test_saturated_predictions_give_finite_losses():
     logits = torch.tensor([[[[200.0], [-200.0]]]])
     potential = PotentialOutcomes(torch.zeros(1, 1, 1), torch.tensor([[[0, 1]]]))
     assert evaluate(logits, potential)["nll"].item() == pytest.approx(200)
+
+
+def test_reliability_by_hand():
+    p = torch.tensor([0.05, 0.08, 0.55, 0.95, 0.95])
+    outcomes = torch.tensor([[[0, 1, 1, 1, 0]]]).expand(2, 1, 5)
+    logits = torch.logit(p).view(1, 1, 5, 1).expand(2, 1, 5, 1)
+    one, other = reliability(logits, outcomes, n_bins=10)
+    assert one == other
+    assert one["count"] == [2, 0, 0, 0, 0, 1, 0, 0, 0, 2]
+    assert one["predicted"] == pytest.approx([0.065, 0, 0, 0, 0, 0.55, 0, 0, 0, 0.95])
+    assert one["observed"] == [0.5, 0, 0, 0, 0, 1, 0, 0, 0, 0.5]
+
+
+def test_reliability_of_three_outcomes_is_of_the_likeliest():
+    logits = torch.tensor([2.0, 0.0]).view(1, 1, 1, 2).expand(1, 4, 1, 2)
+    (bins,) = reliability(logits, torch.tensor([[[1], [1], [1], [2]]]), n_bins=4)
+    likeliest = probs(logits)[0, 0, 0].max().item()
+    assert bins["count"] == [0, 0, 0, 4]
+    assert bins["predicted"][3] == pytest.approx(likeliest)
+    assert bins["observed"][3] == 0.75

@@ -80,6 +80,18 @@ def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):
     assert troubles == []
 
 
+def test_runs_of_one_folder_name_stay_apart(runs, tmp_path):
+    for number, name in enumerate(("one", "two")):
+        shutil.copytree(runs / name, tmp_path / str(number) / "run")
+    out = tmp_path / "both.html"
+    assert main([str(tmp_path / "0" / "run"), str(tmp_path / "1" / "run"), "--out", str(out)]) == 0
+    text = out.read_text()
+    assert "0/run" in text
+    assert "1/run" in text
+    assert "3/3" in text  # seeds of the one
+    assert "2/2" in text  # and of the other
+
+
 def test_names_from_outside_are_text(runs, browser, tmp_path):
     found = [(Place(EVIL, EVIL, "pl", (0,), EVIL, "x", {"a": EVIL}), None)]
     run = Run(tmp_path, found, [Section(EVIL, texts=[f"`{EVIL}` {EVIL}"], header=(EVIL,), rows=((EVIL,),))])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import analysis
@@ -87,6 +88,59 @@ def test_a_folder_without_records_is_an_error(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "holds no records" in capsys.readouterr().err
     assert main([]) == 2
+
+
+def test_two_protocols_in_a_folder_stay_apart(tmp_path):
+    for protocol in ("written", "matched"):
+        options = ["--protocol", protocol, "--datasets", "multilabel", "--methods", "backbone", "pl"]
+        options += ["--backbones", "dm", "--override.max_epochs", "2", "--override.max_epochs_cst", "2"]
+        assert sweep([*options, "--seeds", "0..2", "--workers", "1", "--out", str(tmp_path)]) == 0
+    write_report(Store(tmp_path))
+    table = pd.read_csv(tmp_path / "tables.csv").query("metric == 'nll' and method == 'backbone'")
+    rows = pq.read_table(tmp_path / "records.parquet").to_pandas().query("metric == 'nll' and method == 'backbone'")
+    own = rows.groupby("protocol")["value"].mean()
+    assert len(table) == 2
+    for row in table.itertuples():
+        assert row.mean == pytest.approx(own[row.protocol])
+    text = (tmp_path / "report.md").read_text()
+    assert "protocol=matched" in text
+    assert "protocol=written" in text
+
+
+def test_a_record_under_several_settings_is_one_comparison(tmp_path):
+    for preset, weights in (("paper", ["0.1"]), ("quick", ["0.1", "1"])):
+        options = ["--preset", preset, "--protocol", "written", "--datasets", "multilabel", "--backbones", "dm"]
+        options += ["--cvat-weights", *weights, "--seeds", "0..2"]
+        options += ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--workers", "1"]
+        assert sweep([*options, "--out", str(tmp_path)]) == 0
+    write_report(Store(tmp_path))
+    frame = pd.read_csv(tmp_path / "differences.csv").query("metric == 'nll'")
+    assert len(frame.query("first == 'DM PL + CVAT' and second == 'DM PL'")) == 2  # with each grid
+    assert len(frame.query("first == 'DM PL' and second == 'DM'")) == 1
+
+
+def test_one_seed_has_a_report_without_spread(tmp_path):
+    options = [
+        "--datasets",
+        "D1@n=60,n_test=200,n_validation=50",
+        "--backbones",
+        "dm",
+        "--seeds",
+        "0",
+        "--workers",
+        "1",
+    ]
+    options += ["--override.max_epochs", "1", "--override.max_epochs_cst", "1", "--override.batch_size", "20"]
+    assert sweep([*options, "--out", str(tmp_path)]) == 0
+    write_report(Store(tmp_path))
+    assert "nan" not in (tmp_path / "report.md").read_text().replace("finance", "")
+
+
+def test_the_truth_changes_nowhere_at_no_distance_and_more_the_farther():
+    changes = [analysis.truth_inconsistency("D1", 0, eps, "code") for eps in (1e-6, 0.3, 1.0)]
+    assert changes[0] < 0.01 < changes[1] < changes[2] <= 1
+    assert analysis.truth_inconsistency("multilabel", 0, 1.0, "code") is None
+    assert analysis.truth_inconsistency("my_package.Data", 0, 1.0, "code") is None
 
 
 def test_z_is_in_combined_standard_errors():

@@ -5,10 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, fit, self_train
+from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, Shape, fit, self_train
+from cst_lightning.distributions import mode
 from cst_lightning.minibatches import put_rows
-from cst_lightning.self_training import at_median, label_error, pseudo_labels, with_factual
+from cst_lightning.self_training import at_median, inconsistency, label_error, pseudo_labels, with_factual
 from cst_lightning.streams import Bits
+from datamodules.pricing import PricingDataModule
 from tests.conftest import TinyDataModule, tiny_protocol
 
 
@@ -198,3 +200,40 @@ def test_self_training_repairs_labels_where_classes_are_separated():
     student = self_train(trained(protocol, data), data, cvat_weights=[0.0])
     wrong = ((student.logits(x)[..., 0] > 0).long() != outcomes).float().mean().item()
     assert wrong < 0.05
+
+
+def test_inconsistency_of_a_linear_model_is_how_many_lie_near_its_boundary():
+    class Linear(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+            with torch.no_grad():
+                self.layer.weight.copy_(torch.tensor([[3.0, 4.0]]))
+                self.layer.bias.zero_()
+
+        def forward(self, x):
+            return self.layer(x)
+
+    distance = torch.tensor([-3.0, -0.4, 0.2, 0.9, 1.1, 5.0])
+    x = distance[:, None] * torch.tensor([0.6, 0.8])
+    module = DirectMethod(Shape(2, 1), [0], network=Linear)
+    assert inconsistency(module, x[None], 1.0) == pytest.approx([0.5])
+    assert inconsistency(module, x[None], 0.3) == pytest.approx([1 / 6])
+
+
+def test_errors_against_the_bayes_classifier_and_the_outcomes_drawn():
+    data = PricingDataModule("D1", [0], n_train=150, n_test=300, n_validation=60)
+    protocol = tiny_protocol(rounds=1)
+    rounds = []
+    self_train(trained(protocol, data), data, audit=data.train_outcomes, on_round=lambda _, done: rounds.append(done))
+    (done,) = rounds
+    teacher = trained(protocol, data)
+    wrong = mode(teacher.logits(data.train.x)) != data.train_outcomes.likeliest()
+    assert done.teacher_error == pytest.approx([wrong.float().mean().item()])
+    counterfactual = wrong & ~data.train.taken
+    for action in range(5):
+        for outcome in range(2):
+            entries = (data.train_outcomes.likeliest()[0, :, action] == outcome) & ~data.train.taken[0, :, action]
+            share = done.bayes_error[0][action][outcome]
+            if share is not None:
+                assert share == pytest.approx(counterfactual[0, entries, action].float().mean().item())

@@ -268,6 +268,18 @@ def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, c
     assert "2 already recorded" in capsys.readouterr().err
 
 
+def test_a_replicate_whose_predictions_are_not_finite_takes_nobody_with_it(tmp_path):
+    options = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--override.batch_size", "200"]
+    options += [*SHORT[:4], "--override.learning_rate", "1e30", "--workers", "1", "--out", str(tmp_path)]
+    main(options)
+    found = records(tmp_path)
+    assert len(found) == 3
+    assert {record["status"] for record in found.values()} == {"finished"}
+    for record in found.values():
+        assert {result["status"] for result in record["results"]} == {"non_finite"}
+        assert all(result["failed_in"] and not result["metrics"] for result in record["results"])
+
+
 def test_a_second_command_adds_to_the_folder_and_rewrites_nothing(tmp_path):
     assert main([*TINY, "--methods", "backbone", "--out", str(tmp_path)]) == 0
     (first,) = (tmp_path / "cells").iterdir()

@@ -115,9 +115,14 @@ def test_a_finished_sweep_again_logs_nothing_more(logged):
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
+    before = runs(logged)["multilabel/dm/backbone"]
     next((logged / "cells").glob("*-pl-*.json")).unlink()
     assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
-    assert {len(of_name) for of_name in runs(logged).values()} == {1}
+    after = runs(logged)
+    assert {len(of_name) for of_name in after.values()} == {1}
+    # the backbone is trained again for its student's sake, and its own run is left alone
+    assert after["multilabel/dm/backbone"][0][:2] == before[0][:2]
+    assert "nll/mean" in after["multilabel/dm/pl"][0][0]
 
 
 def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypatch, capsys):
