@@ -71,7 +71,7 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
     from scikit_posthocs import critical_difference_diagram
 
     figure, axes = subplots(1, 1, 9.0, 1.2 + 0.17 * len(ranks.mean))
-    critical_difference_diagram(
+    drawn = critical_difference_diagram(
         ranks.mean,
         ranks.pairwise_p,
         ax=axes[0][0],
@@ -80,6 +80,8 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
         color_palette=["black"] * len(ranks.mean),
         elbow_props={"linewidth": 1},
     )
+    for line in np.ravel(drawn["crossbars"]):  # which come in the order of a set, another one in each process
+        line.set_xdata(sorted(line.get_xdata()))
     save(figure, path)
 
 

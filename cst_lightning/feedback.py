@@ -167,7 +167,7 @@ class PotentialOutcomes(_Record):
     def __post_init__(self) -> None:
         x = _batched(self.x).to(torch.float32)
         _check_contexts(x)
-        outcomes = _tensor("outcomes", self.outcomes)
+        outcomes = as_tensor("outcomes", self.outcomes)
         size = (*x.shape[:2], outcomes.shape[-1])
         outcomes = _indices("outcomes", outcomes, size, self.n_outcomes, missing_allowed=False)
         object.__setattr__(self, "x", x)
@@ -199,7 +199,8 @@ class PotentialOutcomes(_Record):
         return {"nll": entropy.mean((1, 2)), "hamming": (1 - p.amax(-1)).mean((1, 2))}
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Numbers of any kind (an array, a data frame, nested lists) as a tensor; text or complex is an ``InputError``."""
     if isinstance(value, Tensor):
         tensor = value
     else:
@@ -213,7 +214,7 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def _batched(x: Any) -> Tensor:
-    tensor = _tensor("x", x)
+    tensor = as_tensor("x", x)
     if tensor.ndim == 2:
         tensor = tensor[None]
     if tensor.ndim != 3 or 0 in tensor.shape:
@@ -231,7 +232,7 @@ def _check_contexts(x: Tensor) -> None:
 
 
 def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, missing_allowed: bool) -> Tensor:
-    tensor = _tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.ndim == len(size) - 1:
         tensor = tensor[None]
     if tuple(tensor.shape) != size:
@@ -257,7 +258,7 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
-    tensor = _tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.ndim == len(size) - 1:
         tensor = tensor[None]
     if tuple(tensor.shape) != size:

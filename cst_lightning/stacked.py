@@ -17,7 +17,7 @@ from cst_lightning.compiled import Cvat, covers
 from cst_lightning.compiled import train as train_compiled
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
-from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
+from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape, as_tensor
 from cst_lightning.graphs import RecordedSteps, can_record
 from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
@@ -243,7 +243,7 @@ class StackedModule(pl.LightningModule):
 
     def _contexts(self, x: Tensor) -> Tensor:
         """Checked contexts, ``[S, N, d]``."""
-        x = torch.as_tensor(x, dtype=torch.float32, device=self.device)
+        x = as_tensor("x", x).to(self.device, torch.float32)
         x = x[None] if x.ndim == 2 else x
         if x.ndim != 3 or x.shape[-1] != self.shape.n_features or x.shape[0] not in (1, len(self.seeds)):
             raise InputError(

@@ -9,5 +9,5 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
-# links from pages to source files and results point into the repository, not into the built pages
+# links to source files and results point into the repository, not into the built pages; a test follows every one
 suppress_warnings = ["myst.xref_missing"]
