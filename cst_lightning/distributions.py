@@ -58,8 +58,9 @@ def kl(p_logits: Tensor, q_logits: Tensor, smoothing: float = 0.0) -> Tensor:
         p, q = probs(p_logits), probs(q_logits)
         return (p * torch.log(p / (q + smoothing) + smoothing)).sum(-1)
     if p_logits.shape[-1] == 1:
-        # of two outcomes, let 1 be the one that p holds unlikely: then no two large terms cancel
-        sign = 1 - 2 * (p_logits > 0).to(p_logits.dtype)
+        # of two outcomes, let 1 be the one that p holds unlikely (or q, where p is even): no two large terms cancel
+        likely = (p_logits > 0) | ((p_logits == 0) & (q_logits > 0))
+        sign = 1 - 2 * likely.to(p_logits.dtype)
         p_logits, q_logits = sign * p_logits, sign * q_logits
     p = positive_probs(p_logits)
     return (p * (p_logits - q_logits)).sum(-1) + log_normaliser(q_logits) - log_normaliser(p_logits)
