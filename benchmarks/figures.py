@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,9 +156,9 @@ def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
             if name == dataset:
                 style = {"color": _cycle(_COLOURS, backbones, backbone), "marker": _cycle(_MARKERS, methods, method)}
                 axis.plot(hamming, nll, ls="", ms=5, label=_name(backbone, method), **style)
-        axis.set(title=dataset, xlabel="Hamming loss", ylabel="NLL", yscale="log")
+        axis.set(title=_wrapped(dataset), xlabel="Hamming loss", ylabel="NLL", yscale="log")
         _plain(axis.yaxis)
-    legend_beside(figure, axes[0])
+    legend_below(figure, axes[0])
     save(figure, path)
 
 
@@ -172,7 +173,7 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
         for method, points in of_dataset.groupby("method", sort=False):
             style = {"color": _cycle(_COLOURS, methods, method), "marker": _cycle(_MARKERS, methods, method)}
             axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=METHODS[str(method)].title, **style)
-        axis.set(title=dataset, xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
+        axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     axes[0].legend(fontsize="x-small")
     save(figure, path)
 
@@ -192,9 +193,9 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
             axis.plot(points["epoch"], points["mean"], ls=style, color=colour, lw=1.2, label=label)
             low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
             axis.fill_between(points["epoch"], low, high, color=colour, alpha=0.2, lw=0)
-        axis.set(title=dataset, xlabel="epoch", ylabel="nats", yscale="log")
+        axis.set(title=_wrapped(dataset), xlabel="epoch", ylabel="nats", yscale="log")
         _plain(axis.yaxis)
-    legend_beside(figure, axes[0])
+    legend_below(figure, axes[0])
     save(figure, path)
 
 
@@ -211,7 +212,7 @@ def plot_weights(weights: pd.DataFrame, path: Path) -> None:
                 points["weight"], points["mean"], yerr=points["standard_error"], ms=4, lw=1,
                 label=_name(str(backbone), str(method)), **style,
             )  # fmt: skip
-        axis.set(title=dataset, xlabel="CVAT weight", ylabel="NLL", xscale="log")
+        axis.set(title=_wrapped(dataset), xlabel="CVAT weight", ylabel="NLL", xscale="log")
     axes[0].legend(fontsize="x-small")
     save(figure, path)
 
@@ -227,7 +228,7 @@ def plot_costs(costs: pd.DataFrame, path: Path) -> None:
         axes[0][0].bar(place, taken[backbone] / 60, width, label=label, color=_cycle(_COLOURS, taken.columns, backbone))
     axes[0][0].set_xticks(np.arange(len(taken)), list(taken.index))
     axes[0][0].set(ylabel="CPU minutes")
-    legend_beside(figure, axes[0][0])
+    legend_below(figure, axes[0][0])
     save(figure, path)
 
 
@@ -240,10 +241,15 @@ def panels(n: int) -> tuple[Figure, list[Any]]:
     return figure, list(axes.flat[:n])
 
 
-def legend_beside(figure: Figure, axis: Any) -> None:
-    """The legend of ``axis`` to the right of all panels."""
+def legend_below(figure: Figure, axis: Any) -> None:
+    """The legend of ``axis`` below all panels."""
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize="x-small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="x-small")
+
+
+def _wrapped(dataset: object) -> str:
+    """A data set's name in lines that fit over a panel."""
+    return "\n".join(textwrap.wrap(str(dataset).replace(",", ", "), 26))
 
 
 def _cycle(values: Sequence[str], names: Any, name: object) -> str:

@@ -46,6 +46,7 @@ def render(runs: Sequence[Run]) -> str:
     folders = [run.folder for run in runs]
     alike = len({folder.name for folder in folders}) < len(folders)
     names = [str(folder) if alike else folder.name for folder in folders]
+    protocols = {place.protocol for run in runs for place, _ in run.found}
     entries = [[e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs]
     environment.filters["code"] = _code
     return environment.get_template("page.html.j2").render(
@@ -54,7 +55,11 @@ def render(runs: Sequence[Run]) -> str:
         runs=runs,
         headlines=[_headline(run, of_run) for run, of_run in zip(runs, entries, strict=True)],
         notes=[notes(of_run) for of_run in entries],
-        numbers=[_number(name, entry) for name, of_run in zip(names, entries, strict=True) for entry in of_run],
+        numbers=[
+            _number(name, entry, named=len(protocols) > 1)
+            for name, of_run in zip(names, entries, strict=True)
+            for entry in of_run
+        ],
         provenance=[row for name, run in zip(names, runs, strict=True) for row in _provenance(name, run)],
         picture=_picture,
         oracle=ORACLE,
@@ -102,13 +107,14 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
     return facts
 
 
-def _number(run: str, entry: Entry) -> dict[str, Any]:
+def _number(run: str, entry: Entry, *, named: bool) -> dict[str, Any]:
     """A row of the table that can be sorted: plain values, and texts of those that need one."""
     place, ours = entry.place, entry.ours
     share = entry.share(ours.mean) if ours else None
+    protocol = f"{place.protocol} " if named and "protocol" not in place.changes else ""
     return {
         "run": run,
-        "settings": place.settings,
+        "settings": protocol + place.settings,
         "dataset": place.dataset,
         "backbone": backbone_title(place.backbone),
         "method": METHODS[place.method].title,

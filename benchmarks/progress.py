@@ -36,6 +36,7 @@ class Display:
     def __init__(self, jobs: Sequence[Job], weights: Sequence[float], console: Console, folder: Path) -> None:
         self._path, self._told = folder / "progress.json", 0.0
         self._running: dict[int, dict[str, Any]] = {}
+        self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
         self._done, self.failed, self._n = 0, 0, len(jobs)
@@ -99,6 +100,7 @@ class Display:
             "host": platform.node(),
             "updated": time.time(),
             "ended": ended,
+            "stopped": self.stopped,
             "jobs": self._n,
             "finished": self._done,
             "failed": self.failed,
@@ -126,10 +128,12 @@ def show_status(folder: Path) -> str:
     try:
         state = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise InputError(f"{folder} holds no progress.json: no sweep is writing there, or none ever did") from None
+        raise InputError(
+            f"{folder} holds no progress.json: no sweep ever wrote there, or one is just starting"
+        ) from None
     age = max(0.0, time.time() - state["updated"])
     if state["ended"]:
-        lines = [f"ended {said(age)} ago"]
+        lines = [f"{'stopped by Ctrl-C' if state.get('stopped') else 'ended'} {said(age)} ago"]
     elif age > _SILENT_S:
         lines = [f"not heard of for {said(age)}: killed, or its machine ({state['host']}) is down"]
     else:

@@ -58,15 +58,15 @@ class Store:
 
     def read_all(self) -> list[Record]:
         """Every readable record of the folder, of this command's cells and of others, in the order of their names."""
-        found = []
-        for path in sorted((self.folder / "cells").glob("*.json")):
-            try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                if path.stem.endswith(digest(record["identity"])):
-                    found.append(record)
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-        return found
+        found = (_read(path) for path in self._paths())
+        return [record for record in found if record is not None]
+
+    def unreadable(self) -> list[Path]:
+        """Files among the records that are none: torn, damaged, or of something else."""
+        return [path for path in self._paths() if _read(path) is None]
+
+    def _paths(self) -> list[Path]:
+        return sorted((self.folder / "cells").glob("*.json"))
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
         """Put the record of ``cell`` in place whole, in full precision; what cannot be read there is set aside."""
@@ -74,6 +74,14 @@ class Store:
         if path.exists() and self.read(cell) is None:
             path.replace(path.with_suffix(".damaged"))
         write_text(self.path(cell), json.dumps(record, indent=1, allow_nan=False))
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        return record if path.stem.endswith(digest(record["identity"])) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -74,9 +74,11 @@ def run(options: Namespace, console: Console) -> int:
     if options.plan:
         _plan(jobs, store, options, workers)
         return 0
-    store.check_writable()
+    for name, method in _left_out(jobs, options.methods or ()):
+        console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
+    store.check_writable()
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
@@ -86,6 +88,12 @@ def run(options: Namespace, console: Console) -> int:
     )
     ended = _train(todo, store, options, workers, console)
     return _finish(jobs, store, console, ended)
+
+
+def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Backbones and methods that were asked for and cannot go together."""
+    pairs = [(job.backbone, method) for job in jobs for method in methods if method not in job.methods]
+    return list(dict.fromkeys(pairs))
 
 
 def _train(
@@ -107,7 +115,7 @@ def _train(
             run_local(todo, store, settings, workers, tell)
             ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
-            pass
+            display.stopped = True
         except BaseException:
             if tracker is not None:
                 tracker.leave()
@@ -164,7 +172,10 @@ def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
     for job in {str(job.dataset): job for job in jobs}.values():
         data = job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
         data.setup()
-        batch_bounds(data.train.n_rows, job.protocol.batch_size)
+        try:
+            batch_bounds(data.train.n_rows, job.protocol.batch_size)
+        except InputError as error:
+            raise InputError(f"{job.dataset}: {error}; set another with --override.batch_size") from None
 
 
 def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -> None:

@@ -102,6 +102,8 @@ def sync(folder: Path) -> int:
     runs = unsynced(folder)
     if not runs:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
+    if _found_mode() == "offline":
+        raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, runs)]
     return subprocess.run(command, check=False).returncode
 

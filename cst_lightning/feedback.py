@@ -95,6 +95,10 @@ class Feedback(_Record):
     allow_unlogged: bool = False
 
     def __post_init__(self) -> None:
+        if self.n_actions < 1 or self.n_outcomes < 2:
+            raise InputError(
+                f"n_actions={self.n_actions}, n_outcomes={self.n_outcomes}: allowed are from 1, and from 2"
+            )
         x = _batched(self.x).to(torch.float32)
         size = tuple(x.shape[:2])
         _check_contexts(x)
@@ -218,7 +222,7 @@ def _batched(x: Any) -> Tensor:
     if tensor.ndim == 2:
         tensor = tensor[None]
     if tensor.ndim != 3 or 0 in tensor.shape:
-        raise InputError(f"x has shape {tuple(tensor.shape)}: allowed is [S, N, d] without an empty axis")
+        raise InputError(f"x has shape {tuple(tensor.shape)}: allowed is [N, d] or [S, N, d], without an empty axis")
     return tensor
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
@@ -43,6 +46,18 @@ def whole(record: Any) -> DataLoader[Any]:
     return DataLoader([record], batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, though not by its type
 
 
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Lightning's lines about devices and products are no news here; its warnings and errors stay."""
+    logger = logging.getLogger("pytorch_lightning")
+    before = logger.level
+    logger.setLevel(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def fit(
     module: StackedModule, data: pl.LightningDataModule | Feedback, *, max_epochs: int | None = None, **trainer: Any
 ) -> None:
@@ -59,7 +74,7 @@ def fit(
     arguments: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1} | trainer
     if not arguments.get("barebones"):
         arguments = _QUIET | arguments
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_notices():
         if not module.has_gradient:
             warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
         pl.Trainer(**arguments).fit(module, datamodule=data)

@@ -85,6 +85,8 @@ class StackedModule(pl.LightningModule):
         super().__init__()
         self.stage = stage
         self.shape = shape if isinstance(shape, Shape) else Shape(**shape)
+        if isinstance(seeds, int):
+            raise InputError(f"seeds={seeds}: allowed is a list, such as [{seeds}] or range({seeds})")
         self.seeds = [int(seed) for seed in seeds]
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds={self.seeds}: allowed are different integers from 0, at least one")
@@ -409,6 +411,11 @@ class StackedModule(pl.LightningModule):
             batch, rows = take_batch(feedback, order, start, stop)
             optimizer.optimizer.zero_grad(set_to_none=True)
             loss = self.batch_loss(batch, rows)
+            if loss.shape != total.shape:
+                raise InputError(
+                    f"batch_loss of {type(self).__name__} gave {tuple(loss.shape)}: allowed is one value a replicate, "
+                    f"{tuple(total.shape)}; a mean over replicates would tie them to each other"
+                )
             self.manual_backward(loss.sum())
             # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
             (optimizer if number == len(bounds) else optimizer.optimizer).step()

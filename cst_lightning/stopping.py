@@ -65,7 +65,10 @@ class ReplicateStopping(pl.Callback):
         """Begin anew, or go on from a checkpoint's state."""
         module = cast("StackedParameters", pl_module)
         if self._by_validation and not sum(trainer.num_val_batches):
-            raise InputError("stopping=early needs held-out observed rows: give the data a holdout, such as 0.2")
+            raise InputError(
+                "stopping=early needs held-out observed rows: give the data module a holdout, such as 0.2, or with a "
+                "log of your own fit(module, LogDataModule(train, held_out))"
+            )
         if self._state:
             self._state = {name: value.to(pl_module.device) for name, value in self._state.items()}
             self._snapshot = {name: value.to(pl_module.device) for name, value in self._snapshot.items()}

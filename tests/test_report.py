@@ -90,6 +90,18 @@ def test_a_folder_without_records_is_an_error(tmp_path, capsys):
     assert main([]) == 2
 
 
+def test_a_file_that_is_no_record_is_named(run, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    broken = next((copy / "cells").glob("*-backbone-*.json"))
+    broken.write_text('{"broken')
+    assert main([str(copy)]) == 0
+    assert f"no record: {broken}" in capsys.readouterr().out
+    text = (copy / "report.md").read_text()
+    assert f"`{broken.name}` is no record" in text
+    assert "was asked for and has not been run" in text
+
+
 def test_two_protocols_in_a_folder_stay_apart(tmp_path):
     for protocol in ("written", "matched"):
         options = ["--protocol", protocol, "--datasets", "multilabel", "--methods", "backbone", "pl"]

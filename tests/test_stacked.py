@@ -304,3 +304,15 @@ def test_a_log_is_enough_to_fit_and_self_train_and_the_network_is_kept():
     student = self_train(module, log, cvat_weights=[0.0, 1.0])
     assert type(student.network) is type(module.network)
     assert student(log.x).shape == (2, 48, 3, 2)
+
+
+def test_a_loss_that_is_not_one_value_a_replicate_is_refused():
+    class Mean(DirectMethod):
+        def batch_loss(self, batch, rows):
+            return super().batch_loss(batch, rows).mean()
+
+    data = TinyDataModule([0, 1])
+    with pytest.raises(InputError, match=r"batch_loss of Mean gave \(\): allowed is one value a replicate, \(2,\)"):
+        fit(Mean(data.shape, data.seeds, tiny_protocol()), data)
+    with pytest.raises(InputError, match=r"seeds=3: allowed is a list, such as \[3\] or range\(3\)"):
+        DirectMethod(data.shape, 3)

@@ -280,6 +280,21 @@ def test_a_replicate_whose_predictions_are_not_finite_takes_nobody_with_it(tmp_p
         assert all(result["failed_in"] and not result["metrics"] for result in record["results"])
 
 
+def test_what_cannot_go_together_is_left_out_and_said(tmp_path, capsys):
+    options = ["--datasets", "multilabel", "--backbones", "dm", "constant", "--methods", "backbone", "pl_cvat"]
+    assert main([*options, "--seeds", "0", *SHORT, "--cvat-weights", "1", "--out", str(tmp_path)]) == 0
+    assert "left out: constant x pl_cvat: CVAT needs a gradient" in capsys.readouterr().err
+    assert len(records(tmp_path)) == 3
+
+
+def test_a_batch_larger_than_a_log_names_the_data_set_and_the_way_out(tmp_path, capsys):
+    assert main(["--datasets", "moons", "--backbones", "dm", "--seeds", "0", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "moons: batch_size=64: only 50 logged rows" in said
+    assert "--override.batch_size" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_second_command_adds_to_the_folder_and_rewrites_nothing(tmp_path):
     assert main([*TINY, "--methods", "backbone", "--out", str(tmp_path)]) == 0
     (first,) = (tmp_path / "cells").iterdir()
