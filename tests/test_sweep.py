@@ -191,7 +191,7 @@ def test_status_tells_how_a_sweep_stands(tmp_path, capsys, monkeypatch):
     assert main([*TINY, "--out", str(tmp_path)]) == 0
     assert "ended" in status(tmp_path, capsys)
     assert main(["status", str(tmp_path / "none")]) == 2
-    assert "no sweep is writing there" in capsys.readouterr().err
+    assert "no sweep ever wrote there" in capsys.readouterr().err
 
 
 def status(folder, capsys):
