@@ -2,7 +2,7 @@ import math
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -43,6 +43,7 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
+@settings(max_examples=20)  # statsmodels takes its time
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_holm_never_makes_a_p_value_smaller_nor_changes_their_order(p):
     adjusted = holm(p)
