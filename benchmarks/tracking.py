@@ -315,6 +315,7 @@ def _found_mode() -> str:
     """Online where W&B finds a key."""
     import wandb
 
+    wandb.setup(settings=wandb.Settings(silent=True))
     return "online" if wandb.api.api_key else "offline"
 
 
