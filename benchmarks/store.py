@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,12 @@ Record = dict[str, Any]
 _STALE_S = 60  # no write takes as long
 
 
+def finite_or_none(value: SupportsFloat) -> float | None:
+    """A number as JSON keeps it: None for NaN and infinity."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
 class Store:
     """The records of a folder, ``cells/<label>-<key>.json``."""
 
@@ -27,10 +34,11 @@ class Store:
         self.folder = folder
 
     def check_writable(self) -> None:
-        """Fail before any work where the folder cannot be written."""
+        """Fail before any work where the folder cannot be written; one that is not there yet is not made by it."""
+        cells = self.folder.absolute() / "cells"
+        nearest = next(folder for folder in (cells, *cells.parents) if folder.exists())
         try:
-            (self.folder / "cells").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder / "cells") as probe:
+            with tempfile.TemporaryFile(dir=nearest) as probe:
                 probe.write(b"probe")
             for left in (self.folder / "cells").glob(".*.json.*"):  # by a process killed while it wrote
                 if time.time() - left.stat().st_mtime > _STALE_S:

@@ -76,9 +76,9 @@ def run(options: Namespace, console: Console) -> int:
         return 0
     for name, method in _left_out(jobs, options.methods or ()):
         console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
+    store.check_writable()
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
-    store.check_writable()
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)

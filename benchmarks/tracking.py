@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.executors.local import Event, no_interrupt
 from benchmarks.grid import METHODS, Cell, Job
-from benchmarks.job import Point
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
+from benchmarks.watching import Point
 from cst_lightning.errors import InputError
 
 if TYPE_CHECKING:

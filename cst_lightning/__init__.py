@@ -12,7 +12,8 @@ from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import MATCHED, RELEASED, WRITTEN, Protocol, get_protocol
-from cst_lightning.self_training import Round, SelfTraining, self_train
+from cst_lightning.rounds import Round
+from cst_lightning.self_training import SelfTraining, self_train
 from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 

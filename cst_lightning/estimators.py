@@ -18,9 +18,9 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback
+from cst_lightning.labels import pseudo_labels, with_factual
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.protocols import Protocol
-from cst_lightning.self_training import pseudo_labels, with_factual
 from cst_lightning.stacked import StackedModule
 
 _LEAST_PROBABILITY = 1e-7

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, Shape, fit, self_train
 from cst_lightning.distributions import mode
+from cst_lightning.labels import at_median, label_error, pseudo_labels, with_factual
 from cst_lightning.minibatches import put_rows
-from cst_lightning.self_training import at_median, inconsistency, label_error, pseudo_labels, with_factual
+from cst_lightning.rounds import inconsistency
 from cst_lightning.streams import Bits
 from datamodules.pricing import PricingDataModule
 from tests.conftest import TinyDataModule, tiny_protocol

@@ -10,9 +10,9 @@ from wandb.proto import wandb_internal_pb2
 
 from benchmarks import tracking
 from benchmarks.grid import make_jobs
-from benchmarks.job import Point
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking, unsynced
+from benchmarks.watching import Point
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
 FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]

@@ -18,8 +18,10 @@ from typing import Literal
 import torch
 
 from benchmarks.grid import Job
-from benchmarks.job import Message, Point, Settings, failed_record, run_job
+from benchmarks.job import Settings, run_job
+from benchmarks.records import failed_record
 from benchmarks.store import Store
+from benchmarks.watching import Message, Point
 from cst_lightning.errors import InputError
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")

@@ -1,0 +1,135 @@
+"""What a job says while it trains, and the callbacks that say it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+from torch import Tensor
+from typing_extensions import override
+
+from benchmarks.grid import METHODS, Job, backbones
+from benchmarks.store import finite_or_none
+from cst_lightning.stacked import StackedModule
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Point:
+    """An epoch of a training: losses of every seed and variant, lists ``[S][W]``, for live curves."""
+
+    stage: str  # backbone, round 1, ...
+    methods: list[str]  # that the training belongs to
+    epoch: int
+    seeds: list[int]
+    grid: list[float]  # of the variants
+    training_loss: list[list[float]]
+    validation_nll: list[list[float]] | None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a job says while it runs."""
+
+    kind: Literal["progress", "point", "recorded"]
+    text: str = ""  # the part at hand, or the method that was recorded
+    share: float = 0.0  # of the whole job that is done
+    mib: float = 0.0  # the most memory that the job held so far
+    point: Point | None = None
+
+
+Report = Callable[[Message], None]
+
+
+class ProgressReport(pl.Callback):
+    """Tells how much of the job is done: its trainings, weighted by the epochs that each may take."""
+
+    def __init__(self, job: Job, report: Report) -> None:
+        protocol = job.protocol
+        backbone = backbones().get(job.backbone)
+        self._parts = [float(backbone.epochs(protocol))]
+        students = [METHODS[method] for method in job.methods if method != "backbone"]
+        for soft in sorted({method.soft for method in students}):
+            passes = sum(3 * len(protocol.cvat_weights) if m.cvat else 1 for m in students if m.soft == soft)
+            self._parts += [float(protocol.cst_epochs(number) * passes) for number in range(protocol.rounds)]
+        self._report, self._number, self._label, self._told = report, -1, "", 0.0
+
+    def begin(self, module: StackedModule) -> None:
+        """The next training starts."""
+        self._number += 1
+        self._label = module.name if self._number == 0 else f"round {module.stage}"
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        now = time.monotonic()
+        if now - self._told < 0.5:
+            return
+        self._told = now
+        share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
+        done = sum(self._parts[: self._number]) + share * self._parts[self._number]
+        text = f"{self._label}, epoch {trainer.current_epoch + 1}"
+        self._report(Message("progress", text, done / sum(self._parts), peak_mib()))
+
+
+class Curve(pl.Callback):
+    """The course of one training: each replicate's training loss and, where rows are held out, their NLL.
+
+    It keeps every epoch at first and then every second, fourth, ... so that at most ``_POINTS`` stay.
+    """
+
+    _POINTS = 60
+
+    def __init__(self, report: Report, methods: Sequence[str]) -> None:
+        self._epochs, self._every = dict[int, tuple[Tensor, Tensor | None]](), 1
+        self._report, self._methods = report, list(methods)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        if epoch % self._every or not isinstance(pl_module, StackedModule) or not pl_module.has_gradient:
+            return
+        loss, held_out = pl_module.training_loss.cpu(), pl_module.validation_nll
+        self._epochs[epoch] = loss, held_out
+        size = (len(pl_module.seeds), pl_module.n_variants)
+        point = Point(
+            stage="backbone" if pl_module.stage == 0 else f"round {pl_module.stage}",
+            methods=self._methods,
+            epoch=epoch,
+            seeds=pl_module.seeds,
+            grid=pl_module.grid[0],
+            training_loss=loss.view(size).tolist(),
+            validation_nll=None if held_out is None else held_out.view(size).tolist(),
+        )
+        self._report(Message("point", point=point))
+        if len(self._epochs) > self._POINTS:
+            self._every *= 2
+            self._epochs = {epoch: seen for epoch, seen in self._epochs.items() if epoch % self._every == 0}
+
+    def of(self, replicates: Sequence[int]) -> dict[str, Any]:
+        """As a record has it: ``epoch``, and by seed ``training_loss`` and ``validation_nll`` (or None)."""
+        losses, held_out = zip(*self._epochs.values(), strict=True) if self._epochs else ((), ())
+
+        def series(values: Sequence[Tensor]) -> list[list[float | None]]:
+            return [[finite_or_none(value[replicate]) for value in values] for replicate in replicates]
+
+        watched = any(value is not None for value in held_out)
+        return {
+            "epoch": list(self._epochs),
+            "training_loss": series(losses),
+            "validation_nll": series([value.cpu() for value in held_out if value is not None]) if watched else None,
+        }
+
+
+def peak_mib() -> float:
+    """The most memory that this process held so far, in MiB; 0 where the system does not say."""
+    if resource is None:
+        return 0.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
