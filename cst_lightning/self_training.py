@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from cst_lightning.compiled import Cvat, logits_with_dropout
 from cst_lightning.distributions import positive_probs
+from cst_lightning.engines import overrides
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
 from cst_lightning.fitting import LogDataModule, fit
@@ -23,7 +24,7 @@ from cst_lightning.minibatches import put_rows, runs, take_rows
 from cst_lightning.networks import OutcomeNetwork
 from cst_lightning.protocols import Protocol
 from cst_lightning.rounds import Round, describe
-from cst_lightning.stacked import StackedModule, overrides
+from cst_lightning.stacked import StackedModule
 from cst_lightning.streams import uniform, whole_words
 
 

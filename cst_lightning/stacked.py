@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim import Adam
 from typing_extensions import override
 
-from cst_lightning.compiled import Cvat, covers
-from cst_lightning.compiled import train as train_compiled
+from cst_lightning import engines
+from cst_lightning.compiled import Cvat
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape, as_tensor
-from cst_lightning.graphs import RecordedSteps, can_record
 from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
 from cst_lightning.metrics import evaluate
-from cst_lightning.minibatches import batch_bounds, runs, take_batch
+from cst_lightning.minibatches import batch_bounds
 from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.stopping import ReplicateStopping
-from cst_lightning.streams import Bits, generator, row_order, to_device, whole_words
+from cst_lightning.streams import Bits, generator, row_order, to_device
 
 _EVALUATION_ROWS = 2048
-_GRADIENT_HOOKS = ("backward", "manual_backward", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
 class StackedModule(pl.LightningModule):
@@ -72,6 +67,7 @@ class StackedModule(pl.LightningModule):
     stopped_epoch: Tensor
     failed_epoch: Tensor
     hyperparameter: Tensor  # the grid as one value a replicate, [R]
+    _epoch: engines.Epoch  # of the fit that goes on
 
     def __init__(
         self,
@@ -115,7 +111,6 @@ class StackedModule(pl.LightningModule):
         self.streams: Mapping[str, Any] = {}  # of random bits, by purpose
         self._order: list[torch.Generator] = []
         self._resumed: dict[str, Any] | None = None
-        self._recorded: RecordedSteps | None = None
         self._prepared = False
         self._fitting = False
 
@@ -181,11 +176,13 @@ class StackedModule(pl.LightningModule):
 
     def can_compile(self) -> bool:
         """Whether compiled code does what the class says: nothing is overridden that it would pass over."""
-        return not overrides(self, StackedModule, ("batch_loss",)) and self._passes_over_nothing()
+        return not engines.overrides(self, StackedModule, ("batch_loss",)) and self._passes_over_nothing()
 
     def _passes_over_nothing(self) -> bool:
         own = ("entry_loss", "bits", "random", "repeat", "for_replicates")
-        return not overrides(self, StackedModule, own) and not overrides(self, pl.LightningModule, _GRADIENT_HOOKS)
+        return not engines.overrides(self, StackedModule, own) and not engines.overrides(
+            self, pl.LightningModule, engines.GRADIENT_HOOKS
+        )
 
     def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
         """What the compiled code needs besides ``entries``, for minibatches of ``sizes`` rows at ``rows``."""
@@ -333,14 +330,13 @@ class StackedModule(pl.LightningModule):
         assert not isinstance(optimizer, list)
         if not self._prepared:
             self.prepare(feedback)
-            self.engine = self._choose_engine(optimizer.optimizer)
-            self._recorded = RecordedSteps(self, optimizer.optimizer, feedback) if self.engine == "graphs" else None
+            self.engine = engines.choose(self, optimizer.optimizer)
+            self._epoch = engines.start(self, optimizer, feedback)
             self._prepared = True
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         self.new_epoch(feedback, order, bounds)
-        epochs = {"compiled": self._compiled_epoch, "graphs": self._recorded_epoch, "autograd": self._autograd_epoch}
-        loss = epochs[self.engine](feedback, order, bounds, optimizer) / (len(bounds) - 1)
+        loss = self._epoch(feedback, order, bounds) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
         if not self.trainer.barebones:
             self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
@@ -392,76 +388,8 @@ class StackedModule(pl.LightningModule):
             )
         return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
 
-    def _choose_engine(self, optimizer: torch.optim.Optimizer) -> str:
-        if not self.compiled or self.trainer.precision != "32-true":
-            return "autograd"
-        if self.can_compile() and covers(self.network, optimizer):
-            return "compiled"
-        hooked = overrides(self, pl.LightningModule, _GRADIENT_HOOKS)
-        return "graphs" if self.device.type == "cuda" and not hooked and can_record(self) else "autograd"
-
     def _row_order(self, n_rows: int) -> Tensor:
         return to_device(row_order(self._order, n_rows), self.device)
-
-    def _autograd_epoch(
-        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
-    ) -> Tensor:
-        total = torch.zeros_like(self.failed_epoch, dtype=torch.float32)
-        for number, (start, stop) in enumerate(pairwise(bounds), 2):
-            batch, rows = take_batch(feedback, order, start, stop)
-            optimizer.optimizer.zero_grad(set_to_none=True)
-            loss = self.batch_loss(batch, rows)
-            if loss.shape != total.shape:
-                raise InputError(
-                    f"batch_loss of {type(self).__name__} gave {tuple(loss.shape)}: allowed is one value a replicate, "
-                    f"{tuple(total.shape)}; a mean over replicates would tie them to each other"
-                )
-            self.manual_backward(loss.sum())
-            # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
-            (optimizer if number == len(bounds) else optimizer.optimizer).step()
-            total += loss.detach()
-        return total
-
-    def _recorded_epoch(
-        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
-    ) -> Tensor:
-        assert self._recorded is not None
-        total = self._recorded.epoch(order, bounds)
-        optimizer.optimizer.zero_grad(set_to_none=True)
-        optimizer.step()  # of no gradient: it tells Lightning of the step
-        return total
-
-    def _compiled_epoch(
-        self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int], optimizer: LightningOptimizer
-    ) -> Tensor:
-        assert isinstance(self.network, OutcomeNetwork)
-        assert isinstance(optimizer.optimizer, Adam)
-        total = torch.zeros_like(self.failed_epoch, dtype=torch.float64)
-        passes = self.protocol.cvat_iterations + 2
-        shape = self.shape
-        a_row = 2 * (passes * self.network.n_masked + shape.n_features) + 4 * (shape.n_features + 3 * shape.n_actions)
-        for run in runs(bounds, a_row * len(self.seeds)):
-            sizes = [stop - start for start, stop in pairwise(run)]
-            part, rows = take_batch(feedback, order, run[0], run[-1])
-            total += train_compiled(
-                self.network,
-                optimizer.optimizer,
-                part.x,
-                Entries(*self.entries(part, rows)),
-                self.random("dropout", sum(whole_words(self.network.n_bits(size)) for size in sizes)),
-                [stop - run[0] for stop in run],
-                self.active & torch.isfinite(total),
-                mean=self.reduction == "mean",
-                cvat=self.compiled_cvat(rows, sizes),
-            )
-        optimizer.optimizer.zero_grad(set_to_none=True)
-        optimizer.step()  # of no gradient: it tells Lightning of the step
-        return total.float()
-
-
-def overrides(part: object, base: type, names: Sequence[str]) -> bool:
-    """Whether the class of ``part`` has any of the methods ``names`` otherwise than ``base``."""
-    return any(getattr(type(part), name) is not getattr(base, name) for name in names)
 
 
 def _grid(grid: Sequence[float] | Sequence[Sequence[float]], n_seeds: int) -> list[list[float]]:

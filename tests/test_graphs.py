@@ -3,46 +3,27 @@
 import pytest
 import torch
 
-from cst_lightning import HSIC, DirectMethod, SelfTraining, UniformDM, fit
-from cst_lightning.graphs import RecordedSteps, can_record
+from cst_lightning import HSIC, DirectMethod, SelfTraining, UniformDM, engines, fit
+from cst_lightning.graphs import can_record
 from cst_lightning.networks import LiftedNetwork
 from tests.conftest import TinyDataModule, tiny_protocol
 
 
-class Autograd:
-    """Keeps a module of any kind from compiled code."""
-
-    compiled = False
-
-
-def kind(part, recorded):
-    """``part`` trained by autograd, or with its epochs handed to recorded steps."""
-
-    class Trained(Autograd, part):
-        def _autograd_epoch(self, feedback, order, bounds, optimizer):
-            if not recorded:
-                return super()._autograd_epoch(feedback, order, bounds, optimizer)
-            self.engine = "graphs"
-            if self.trainer.current_epoch == 0:
-                self._recorded = RecordedSteps(self, optimizer.optimizer, feedback)
-            return self._recorded_epoch(feedback, order, bounds, optimizer)
-
-    return Trained
-
-
 @pytest.mark.parametrize("protocol_name", ["written", "released", "matched"])
 @pytest.mark.parametrize("part", [DirectMethod, HSIC, UniformDM, SelfTraining])
-def test_recorded_steps_are_those_of_autograd(part, protocol_name):
+def test_recorded_steps_are_those_of_autograd(part, protocol_name, monkeypatch):
     protocol = tiny_protocol(protocol_name, stopping="fixed", holdout=0.0, batch_size=20)
     data = TinyDataModule([0, 1])  # minibatches of 20, 20 and 8 rows
     teacher = DirectMethod(data.shape, data.seeds, protocol)
     trained = []
-    for recorded in (False, True):
+    for engine in ("autograd", "graphs"):
+        monkeypatch.setattr(engines, "choose", lambda module, optimizer, engine=engine: engine)
         grid = [0.0, 1.0] if part is SelfTraining else part.default_grid(protocol)
-        module = kind(part, recorded)(data.shape, data.seeds, protocol, grid, stage=int(part is SelfTraining))
+        module = part(data.shape, data.seeds, protocol, grid, stage=int(part is SelfTraining))
         if part is SelfTraining:
             module.teach(teacher)
         fit(module, data, max_epochs=3)
+        assert module.engine == engine
         trained.append(module)
     one, other = trained
     assert torch.equal(one.training_loss, other.training_loss)
