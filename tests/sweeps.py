@@ -1,0 +1,35 @@
+"""Sweeps of a second, and what they wrote: shared by the tests of the command line."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SHORT = ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--override.batch_size", "25"]
+TINY = ["--datasets", "moons", "--backbones", "dm", "--seeds", "0..1", "--cvat-weights", "0.1", "1", *SHORT]
+
+
+def records(folder):
+    return {path.name: json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))}
+
+
+def numbers(folder):
+    """What must not depend on how a sweep was run: all of a record but its provenance."""
+    return {name: {k: v for k, v in record.items() if k != "provenance"} for name, record in records(folder).items()}
+
+
+def start(arguments, **options):
+    command = [sys.executable, "-m", "benchmarks.sweep", *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # tests that run in the background of a shell inherit that Ctrl-C is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        **options,
+    )

@@ -1,0 +1,153 @@
+"""What goes wrong while a sweep runs: kills, Ctrl-C, jobs that fail or die."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from benchmarks.sweep import main
+from tests.sweeps import SHORT, TINY, numbers, records, start
+
+
+def test_a_sweep_killed_anywhere_ends_with_the_same_records(tmp_path):
+    arguments = [
+        "--datasets", "moons", "multilabel", "--backbones", "dm", "udm", "--seeds", "0..1", *SHORT, "--workers", "2",
+    ]  # fmt: skip
+    assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    broken = tmp_path / "broken"
+    for n_cells in (1, 4, 9):
+        process = start([*arguments, "--out", str(broken)], start_new_session=True)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(list(broken.glob("cells/*.json"))) < n_cells:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert main([*arguments, "--out", str(broken)]) == 0
+    assert numbers(broken) == numbers(tmp_path / "whole")
+
+
+def test_workers_die_with_their_driver(tmp_path):
+    process = start(
+        ["--datasets", "moons", "--backbones", "tests.parts.Slow", "--seeds", "0", *SHORT, "--out", str(tmp_path)]
+    )
+    group = None
+    deadline = time.monotonic() + 60
+    while group is None and time.monotonic() < deadline:
+        group = next((child for child in descendants(process.pid) if "forkserver" in child[1]), None)
+        time.sleep(0.1)
+    time.sleep(3)
+    workers = [pid for pid, _ in descendants(process.pid)]
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate()
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline + 30:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if alive(pid)]
+
+
+def test_status_tells_how_a_sweep_stands(tmp_path, capsys, monkeypatch):
+    options = ["--datasets", "moons", "--backbones", "dm", "tests.parts.Slow", "--seeds", "0", *SHORT]
+    process = start([*options, "--workers", "1", "--out", str(tmp_path)])
+    deadline = time.monotonic() + 120
+    while "1 of 2 jobs finished" not in (said := status(tmp_path, capsys)):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+    assert "running on" in said
+    assert "moons/tests.parts.Slow" in said
+    process.kill()
+    process.communicate()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 300)
+    assert "not heard of for 5 min" in status(tmp_path, capsys)
+    monkeypatch.undo()
+    assert main([*TINY, "--out", str(tmp_path)]) == 0
+    assert "ended" in status(tmp_path, capsys)
+    assert main(["status", str(tmp_path / "none")]) == 2
+    assert "no sweep ever wrote there" in capsys.readouterr().err
+
+
+def status(folder, capsys):
+    main(["status", str(folder)])
+    return capsys.readouterr().out
+
+
+def descendants(pid):
+    """(process id, command) of all processes below ``pid``."""
+    found, open_ids = [], [pid]
+    while open_ids:
+        parent = open_ids.pop()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                    found.append((int(folder.name), (folder / "cmdline").read_text()))
+                    open_ids.append(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
+    arguments = [
+        "--datasets",
+        "moons",
+        "--backbones",
+        "dm",
+        "tests.parts.Slow",
+        "--seeds",
+        "0",
+        "--methods",
+        "backbone",
+    ]
+    arguments += [*SHORT, "--workers", "1", "--out", str(tmp_path)]
+    process = start(arguments)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("cells/moons-dm*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here." in err
+    assert "Traceback" not in err
+    assert "missing" in out
+    assert (tmp_path / "records.parquet").exists()
+
+
+def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):
+    arguments = ["--datasets", "moons", "--backbones", "tests.parts.Broken", "tests.parts.Buggy"]
+    arguments += ["tests.parts.Killed", "dm", "--seeds", "0"]
+    arguments += [*SHORT, "--methods", "backbone", "pl", "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
+    assert found["tests.parts.Broken"]["error"] == "InputError: this backbone is broken on purpose"
+    assert "Traceback" in found["tests.parts.Buggy"]["error"]
+    assert "died (signal 9)" in found["tests.parts.Killed"]["error"]
+    assert found["dm"]["status"] == "finished"
+    out, err = capsys.readouterr()
+    assert "failed: moons/tests.parts.Broken/pl: InputError: this backbone is broken" in err
+    assert "failed" in out
+    assert main([*arguments, "--on-existing", "skip"]) == 1
+    assert "8 already recorded" in capsys.readouterr().err
+    assert main([*arguments, "--on-existing", "retry-failed"]) == 1
+    assert "2 already recorded" in capsys.readouterr().err
+
+
+def test_a_replicate_whose_predictions_are_not_finite_takes_nobody_with_it(tmp_path):
+    options = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--override.batch_size", "200"]
+    options += [*SHORT[:4], "--override.learning_rate", "1e30", "--workers", "1", "--out", str(tmp_path)]
+    main(options)
+    found = records(tmp_path)
+    assert len(found) == 3
+    assert {record["status"] for record in found.values()} == {"finished"}
+    for record in found.values():
+        assert {result["status"] for result in record["results"]} == {"non_finite"}
+        assert all(result["failed_in"] and not result["metrics"] for result in record["results"])
