@@ -63,7 +63,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         random_state: as in scikit-learn.
 
     Attributes:
-        actions_, classes_: the labels of actions ``[K]`` and outcomes ``[m]``, in the order of predictions.
+        actions_, classes_: the labels of actions ``[K]`` and outcomes ``[m]``, in the order of predictions;
+            action_labels_, outcome_labels_: the same with their indices (``encoding.Labels``).
         method_, cvat_weight_: what was chosen. candidates_: all that was tried, with scores.
         module_: the trained ``StackedModule``, one replicate a model. encoder_: of the features.
         n_features_in_, feature_names_in_: as in scikit-learn.
@@ -79,7 +80,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         cvat_weights: Sequence[float] = (0.01, 0.1, 1.0, 10.0),
         rounds: int = 2,
         n_models: int | None = None,
-        hidden: int = 128,
+        hidden: int = 32,
         dropout: float = 0.2,
         learning_rate: float = 1e-3,
         max_epochs: int = 2000,
@@ -138,7 +139,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         first_seed = int(random.randint(2**31 - N_FOLDS))
         seeds = range(first_seed, first_seed + n_models)
         fitter = partial(fit, accelerator="gpu" if self._device() == "cuda" else "cpu", barebones=True)
-        data, protocol = LogDataModule(train, held_out), self._protocol(log.n_rows)
+        data, protocol = LogDataModule(train, held_out), self.protocol(log.n_rows)
         self.module_, self.candidates_, chosen = train_candidates(
             part, self.method, rule, data, seeds, protocol, fitter
         )
@@ -149,7 +150,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 "learning rate, or look for huge values among the features"
             )
         self.actions_, self.classes_ = actions.array(), outcomes.array()
-        self._actions, self._outcomes = actions, outcomes
+        self.action_labels_, self.outcome_labels_ = actions, outcomes
         return self
 
     def _log(
@@ -222,7 +223,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"n_models={self.n_models}: allowed are 1 to {N_FOLDS}")
         return int(n_models)
 
-    def _protocol(self, n_rows: int) -> Protocol:
+    def protocol(self, n_rows: int) -> Protocol:
         """The level field's settings, with larger minibatches and less patience for many rows."""
         n_train = n_rows - n_rows // N_FOLDS
         growth = max(1.0, n_rows / _MANY_ROWS)
@@ -277,18 +278,18 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]``.
         """
         expected = self.expected_value(X, value)
-        expected[~allowed_actions(actions, len(expected), self._actions)] = -np.inf
+        expected[~allowed_actions(actions, len(expected), self.action_labels_)] = -np.inf
         return np.asarray(self.actions_[expected.argmax(1)])
 
     def expected_value(self, X: Any, value: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """Expected value of each action, ``[n, K]``; ``value`` as in ``recommend``."""
         p = self.predict_proba(X)
-        return np.asarray((p * worth(value, p.shape, self._outcomes)).sum(-1))
+        return np.asarray((p * worth(value, p.shape, self.outcome_labels_)).sum(-1))
 
     def score(self, X: Any, action: Any, outcome: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Mean log-likelihood of the observed outcomes (higher is better): no other outcome is needed."""
         p = self.predict_proba(X)
-        taken, seen = self._actions.index(action), self._outcomes.index(outcome)
+        taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
         weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)

@@ -81,9 +81,9 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         if parameters["backbone"] is not None and "." in parameters["backbone"]:
             parameters["backbone"] = class_at(parameters["backbone"], StackedModule, (_OURS, *trust))
         classifier = kind(**parameters)
-        classifier._actions = Labels("action", tuple(kept["actions"]))
-        classifier._outcomes = Labels("outcome", tuple(kept["outcomes"]))
-        classifier.actions_, classifier.classes_ = classifier._actions.array(), classifier._outcomes.array()
+        classifier.action_labels_ = Labels("action", tuple(kept["actions"]))
+        classifier.outcome_labels_ = Labels("outcome", tuple(kept["outcomes"]))
+        classifier.actions_, classifier.classes_ = classifier.action_labels_.array(), classifier.outcome_labels_.array()
         classifier.encoder_ = FeatureEncoder.from_dict(kept["encoder"])
         classifier.candidates_ = [Candidate(**candidate) for candidate in kept["candidates"]]
         classifier.method_, classifier.cvat_weight_ = kept["method"], kept["cvat_weight"]
@@ -114,8 +114,8 @@ def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
         "parameters": {name: _plain(value) for name, value in parameters.items()},
         "base": None if base is None else type(base).__name__,
         "module": {"class": None if base is not None else path_of(type(module)), "hparams": dict(module.hparams)},
-        "actions": [_plain(label) for label in classifier._actions.values],
-        "outcomes": [_plain(label) for label in classifier._outcomes.values],
+        "actions": [_plain(label) for label in classifier.action_labels_.values],
+        "outcomes": [_plain(label) for label in classifier.outcome_labels_.values],
         "encoder": classifier.encoder_.to_dict(),
         "candidates": [asdict(candidate) for candidate in classifier.candidates_],
         "method": classifier.method_,

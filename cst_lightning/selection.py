@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
-from cst_lightning.backbones.s_learner import BoostedSLearner
 from cst_lightning.distributions import log_probs, probs
 from cst_lightning.errors import InputError, unknown_name
+from cst_lightning.estimators import learner
 from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
 from cst_lightning.fitting import fit
 from cst_lightning.losses import factual_nll, observed_nll
@@ -67,7 +68,7 @@ def _doubly_robust(logits: Tensor, rows: Feedback, train: Feedback, protocol: Pr
     outcome is missing, ``g`` stands.
     """
     n_variants = len(logits) // len(train.x)
-    model = BoostedSLearner(train.shape, range(len(train.x)), protocol)
+    model = learner(_NUISANCE, per_action=False, soft=False)(train.shape, range(len(train.x)), protocol)
     fit(model, train)
     g: Tensor = model(rows.x[::n_variants]).repeat_interleave(n_variants, 0)
     here = (rows.taken & (rows.outcome != MISSING)[..., None])[..., None]
@@ -99,6 +100,10 @@ def _oracle(metric: str) -> Callable[[Tensor, PotentialOutcomes, Feedback, Proto
     return lambda logits, rows, train, protocol: evaluate(logits, rows, [metric])[metric]
 
 
+#: outcomes of the rows that a doubly robust rule looks at; as small as fits a log of hundreds of rows
+_NUISANCE = HistGradientBoostingClassifier(
+    learning_rate=0.05, max_iter=50, max_leaf_nodes=15, max_bins=64, early_stopping=False
+)
 _PROPENSITY_FIELDS = ("propensity_floor", "propensity_model")
 
 RULES = {

@@ -1,0 +1,201 @@
+"""How good is choosing without an oracle? ``python -m benchmarks.choosing``: the regret of each selection rule.
+
+For each data set and seed, every candidate of ``CounterfactualClassifier`` (the backbone, PL and PL + CVAT with each
+weight, hard and soft) is trained as that estimator trains it, once; each rule then chooses on the rows held out, and
+the test set says what the choice cost. All seeds and folds of a data set train in one stack. A data set that is done is
+not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.grid import parse_seeds
+from benchmarks.job import quiet
+from benchmarks.store import write_text
+from cst_lightning.candidates import N_FOLDS, folds
+from cst_lightning.catalogue import backbones
+from cst_lightning.classifier import CounterfactualClassifier
+from cst_lightning.distributions import probs
+from cst_lightning.encoding import FeatureEncoder
+from cst_lightning.feedback import Feedback, PotentialOutcomes
+from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.protocols import MATCHED
+from cst_lightning.selection import RULES, get_rule, scores
+from cst_lightning.self_training import self_train
+from cst_lightning.stacked import StackedModule
+from datamodules.catalogue import DataSpec
+
+#: what ``selection`` chooses among, by the estimator's ``method``
+METHODS = ("pl", "pl_cvat", "pl_soft", "pl_soft_cvat")
+_HONEST = [name for name, rule in RULES.items() if not rule.oracle]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is not there yet, and write the table of regrets."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__)
+    parser.add_argument("--datasets", nargs="+", default=["D1", "D2", "D3", "D4", "D5", "scene", "yeast"])
+    parser.add_argument("--backbone", default="dm")
+    parser.add_argument("--seeds", nargs="+", default=["0..19"])
+    parser.add_argument("--data-dir", default=None, help="folder of Scene and Yeast")
+    parser.add_argument("--out", type=Path, default=Path("results/choosing"))
+    parser.add_argument("--max-epochs", type=int, default=2000)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    quiet()
+    seeds = parse_seeds(options.seeds)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.datasets:
+        file = options.out / f"{name}.json"
+        asked = {"dataset": name, "backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
+        if file.exists() and json.loads(file.read_text())["asked"] == asked:
+            continue
+        print(f"{name}: training", flush=True)
+        tried = try_candidates(name, options.backbone, seeds, options.data_dir, options.max_epochs)
+        write_text(file, json.dumps({"asked": asked, "tried": tried}, indent=1))
+    table = regrets(options.out, options.datasets)
+    table.to_csv(options.out / "regrets.csv", index=False)
+    text = as_markdown(table)
+    write_text(options.out / "regrets.md", text)
+    print(text)
+
+
+def try_candidates(
+    name: str, backbone: str, seeds: Sequence[int], data_dir: str | None, max_epochs: int
+) -> list[dict[str, Any]]:
+    """One row a candidate and seed: its method and weight, its score by each rule, its NLL on the test set."""
+    classifier = CounterfactualClassifier(max_epochs=max_epochs)
+    module = DataSpec.parse(name).make(seeds, MATCHED.replace(holdout=0.0, stopping="fixed"), data_dir)
+    train, held_out, test = _folded(module.train, module.test, seeds)
+    data, protocol = LogDataModule(train, held_out), classifier.protocol(module.train.n_rows)
+    part = backbones().get(backbone)
+    every = range(len(seeds) * N_FOLDS)
+    fitter = partial(fit, barebones=True)
+    stack = part(train.shape, every, protocol, part.default_grid(protocol))
+    fitter(stack, data)
+    modules, names, weights = [stack], ["backbone"], [0.0]
+    for plain, labels in (("pl", "hard"), ("pl_soft", "soft")):
+        grid = [0.0, *protocol.cvat_weights]
+        relabelled = protocol.replace(labels=labels)
+        modules.append(self_train(stack, data, cvat_weights=grid, fitter=fitter, protocol=relabelled))
+        names += [plain if weight == 0 else f"{plain}_cvat" for weight in grid]
+        weights += grid
+    by_rule = {rule: _by_seed(scores(get_rule(rule), modules, train, held_out, None)) for rule in _HONEST}
+    nll = np.concatenate([_test_nll(module, test) for module in modules], 1)
+    return [
+        {"seed": seed, "method": name, "weight": weight, "nll": float(nll[place, variant])}
+        | {rule: float(value[place, variant]) for rule, value in by_rule.items()}
+        for place, seed in enumerate(seeds)
+        for variant, (name, weight) in enumerate(zip(names, weights, strict=True))
+    ]
+
+
+def _folded(
+    log: Feedback, test: PotentialOutcomes, seeds: Sequence[int]
+) -> tuple[Feedback, Feedback, PotentialOutcomes]:
+    """The folds of every seed's log as replicates, ``[S * 5, ...]``, standardised as the estimator does it."""
+    parts: list[tuple[Feedback, Feedback]] = []
+    contexts = []
+    for place, seed in enumerate(seeds):
+        x = log.x[place].numpy()
+        encoder = FeatureEncoder().fit(x)
+        own = Feedback(
+            torch.from_numpy(encoder.transform(x)), log.action[place], log.outcome[place], log.n_actions, log.n_outcomes
+        )
+        parts.append(folds(own, N_FOLDS, np.random.RandomState(seed)))
+        contexts.append(torch.from_numpy(encoder.transform(test.x[place].numpy())))
+    train, held_out = (
+        Feedback(
+            torch.cat([part.x for part in side]),
+            torch.cat([part.action for part in side]),
+            torch.cat([part.outcome for part in side]),
+            log.n_actions,
+            log.n_outcomes,
+            allow_unlogged=True,
+        )
+        for side in zip(*parts, strict=True)
+    )
+    return train, held_out, PotentialOutcomes(torch.stack(contexts), test.outcomes, test.n_outcomes)
+
+
+def _by_seed(score: Tensor) -> NDArray[np.float64]:
+    """``[S * 5, W]`` to the mean over the folds, ``[S, W]``."""
+    return np.asarray(score.view(-1, N_FOLDS, score.shape[1]).mean(1))
+
+
+def _test_nll(module: StackedModule, test: PotentialOutcomes) -> NDArray[np.float64]:
+    """NLL of the mean of the folds' predictions, ``[S, W]``."""
+    n_seeds, n_rows = test.outcomes.shape[:2]
+    total = torch.zeros(n_seeds, module.n_variants, dtype=torch.float64)
+    for start in range(0, n_rows, 1000):
+        x = test.x[:, start : start + 1000].repeat_interleave(N_FOLDS, 0)
+        p = probs(module.logits(x).double())
+        p = p.view(n_seeds, N_FOLDS, module.n_variants, *p.shape[1:]).mean(1)
+        outcome = test.outcomes[:, None, start : start + 1000, :, None].expand(-1, module.n_variants, -1, -1, -1)
+        total -= p.gather(-1, outcome)[..., 0].log().sum((2, 3))
+    return np.asarray(total / (n_rows * test.n_actions))
+
+
+def regrets(folder: Path, datasets: Sequence[str]) -> pd.DataFrame:
+    """For each data set, ``method`` and rule: NLL of the choice less that of the best candidate and of the backbone.
+
+    Means over seeds and standard errors (ddof = 1), paired by seed; ``right`` is the share of best choices.
+    """
+    rows = []
+    for name in datasets:
+        tried = pd.DataFrame(json.loads((folder / f"{name}.json").read_text())["tried"])
+        for method in METHODS:
+            simpler = {"backbone", method, method.removesuffix("_cvat")}
+            among = tried[tried.method.isin(simpler)]
+            backbone = among[among.method == "backbone"].set_index("seed").nll
+            best = among.groupby("seed").nll.min()
+            for rule in (*_HONEST, "always"):
+                last = among[among.method == method] if rule == "always" else among
+                by = "observed_nll" if rule == "always" else rule
+                chosen = last.loc[last.groupby("seed")[by].idxmin()].set_index("seed").nll
+                rows.append(
+                    {
+                        "dataset": name, "method": method, "rule": rule, "n": len(chosen), "nll": chosen.mean(),
+                        "regret": (chosen - best).mean(), "regret_se": (chosen - best).sem(),
+                        "against_backbone": (chosen - backbone).mean(),
+                        "against_backbone_se": (chosen - backbone).sem(),
+                        "right": (chosen == best).mean(),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """The choice against the backbone alone and against the best candidate, a table for each ``method``."""
+    parts = []
+    for method, group in table.groupby("method", sort=False):
+        for column, title in (
+            ("against_backbone", "less that of the backbone alone"),
+            ("regret", "less that of the best"),
+        ):
+            shown = group.assign(
+                text=[f"{v:+.4f} ± {e:.4f}" for v, e in zip(group[column], group[f"{column}_se"], strict=True)]
+            ).pivot(index="rule", columns="dataset", values="text")
+            shown = shown.loc[list(dict.fromkeys(group.rule)), list(dict.fromkeys(group.dataset))]
+            titles = ["rule", *shown.columns]
+            lines = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(titles)]
+            lines += [
+                f"| {rule} | {' | '.join(row)} |" for rule, row in zip(shown.index, shown.to_numpy(), strict=True)
+            ]
+            parts.append(f"### method={method}: NLL of the choice {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

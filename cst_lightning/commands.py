@@ -1,0 +1,353 @@
+"""What ``python -m cst_lightning`` does, each command a function: fit, predict, recommend, evaluate, diagnose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from cst_lightning.classifier import CounterfactualClassifier
+from cst_lightning.columns import Roles, describe_columns
+from cst_lightning.cross_fitting import feature_matrix, held_out_probabilities
+from cst_lightning.diagnosis import diagnose
+from cst_lightning.errors import InputError
+from cst_lightning.logs import read_log
+from cst_lightning.policy_value import doubly_robust, ips, snips
+from cst_lightning.saving import write_whole
+
+_ROLES = "log.json"  # in a model's folder: what the columns of its log were for
+_BINS = 10
+
+
+def fit(
+    classifier: CounterfactualClassifier,
+    data: Path,
+    action: str,
+    outcome: str,
+    out: Path,
+    propensity: str | list[str] | None = None,
+    features: list[str] | None = None,
+    categorical: list[str] | None = None,
+    keep: list[str] | None = None,
+    rows: int | None = None,
+    encoding: str = "utf-8",
+) -> None:
+    """Train on a log file and save the model.
+
+    Args:
+        classifier: not fitted yet.
+        data: CSV, Parquet (a file or a folder) or Arrow.
+        action: column of the action taken.
+        outcome: column of the outcome seen; empty where it was not.
+        out: folder to save the model to.
+        propensity: column of the probability with which the action was taken, or one column an action.
+        features: columns of the context; by default all others.
+        categorical: features that are categories although they are written as numbers.
+        keep: columns that are no features, such as an identifier.
+        rows: use only the first so many.
+        encoding: of a CSV file.
+    """
+    roles = Roles(action, outcome, _given(propensity), features, tuple(categorical or ()), tuple(keep or ()))
+    log = read_log(data, columns=roles, rows=rows, encoding=encoding)
+    print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
+    names = roles.feature_names(list(log.columns))
+    classifier.set_params(categorical=list(roles.categorical))
+    classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
+    print("held-out score of what was tried (lower is better):")
+    for candidate in classifier.candidates_:
+        weight = "" if candidate.cvat_weight is None else f", CVAT weight {candidate.cvat_weight:g}"
+        score = "not scored" if candidate.score is None else f"{candidate.score:.4f}"
+        taken = (candidate.method, candidate.cvat_weight) == (classifier.method_, classifier.cvat_weight_)
+        print(f"  {score}  {candidate.method}{weight}{'   <- kept' if taken else ''}")
+    classifier.save(out)
+    write_whole(out / _ROLES, json.dumps(asdict(roles), indent=1))
+    print(f"saved to {out}; next: python -m cst_lightning predict --model {out} --data NEW --out predictions.csv")
+
+
+def predict(model: Path, data: Path, out: Path, keep: list[str] | None = None, trust: list[str] | None = None) -> None:
+    """Write the probability of each outcome under each action, a row for each row of ``data``.
+
+    Args:
+        model: folder that ``fit`` wrote. data: contexts, with the columns that the model was trained on.
+        out: CSV or Parquet file to write.
+        keep: columns of ``data`` to write beside, such as an identifier.
+        trust: packages of your own whose classes the model may name.
+    """
+    _check_out(out)
+    classifier, frame, beside = _read(model, data, keep, trust)
+    p = classifier.predict_proba(frame)
+    columns = {
+        f"p({outcome} | {action})": p[:, k, r]
+        for k, action in enumerate(classifier.actions_)
+        for r, outcome in enumerate(classifier.classes_)
+    }
+    _write(pd.concat([beside, pd.DataFrame(columns)], axis=1), out)
+
+
+def recommend(
+    model: Path,
+    data: Path,
+    out: Path,
+    value: dict[str, float] | None = None,
+    actions: list[str] | None = None,
+    keep: list[str] | None = None,
+    trust: list[str] | None = None,
+) -> None:
+    """Write the action of highest expected value, a row for each row of ``data``.
+
+    Args:
+        model: folder that ``fit`` wrote. data: contexts, with the columns that the model was trained on.
+        out: CSV or Parquet file to write.
+        value: what each outcome is worth; by default numeric outcomes are worth themselves.
+        actions: those allowed; all by default.
+        keep: columns of ``data`` to write beside, such as an identifier.
+        trust: packages of your own whose classes the model may name.
+    """
+    _check_out(out)
+    classifier, frame, beside = _read(model, data, keep, trust)
+    worth, allowed = _by_label(value, classifier.classes_), _labels(actions, classifier.actions_)
+    chosen = classifier.recommend(frame, worth, allowed)
+    place = pd.Index(classifier.actions_).get_indexer(pd.Index(chosen))
+    expected = classifier.expected_value(frame, worth)[np.arange(len(frame)), place]
+    _write(beside.assign(action=chosen, expected_value=expected), out)
+
+
+def evaluate(
+    model: Path,
+    data: Path,
+    action: str | None = None,
+    outcome: str | None = None,
+    propensity: str | list[str] | None = None,
+    value: dict[str, float] | None = None,
+    floor: float = 0.01,
+    trust: list[str] | None = None,
+) -> None:
+    """Say how well a model predicts logged rows it was not trained on, and what its recommendations would be worth.
+
+    Args:
+        model: folder that ``fit`` wrote. data: a log like that of the training.
+        action, outcome, propensity: columns, by default those of the training.
+        value: what each outcome is worth; by default numeric outcomes are worth themselves.
+        floor: least propensity divided by.
+        trust: packages of your own whose classes the model may name.
+    """
+    classifier, roles = _load(model, trust)
+    roles = Roles(
+        action or roles.action, outcome or roles.outcome, _given(propensity) or roles.propensity, roles.features,
+        roles.categorical, roles.kept,
+    )  # fmt: skip
+    log = read_log(data, columns=roles)
+    assert roles.action is not None
+    assert roles.outcome is not None
+    taken = classifier.action_labels_.index(log[roles.action])
+    seen = classifier.outcome_labels_.index(log[roles.outcome])
+    frame = log[list(classifier.feature_names_in_)]
+    p = classifier.predict_proba(frame)
+    print(_fit_of(p, taken, seen, classifier))
+    print(_calibration(p, taken, seen, classifier))
+    given = _propensities(log, roles)
+    if given is None:
+        names = [str(name) for name in classifier.feature_names_in_]
+        x = feature_matrix(log, names, roles.categorical)
+        given, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
+        print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
+    print(_value_of_recommendations(classifier, frame, taken, seen, np.asarray(given), value, floor))
+
+
+def look(
+    data: Path,
+    action: str,
+    outcome: str,
+    propensity: str | list[str] | None = None,
+    features: list[str] | None = None,
+    categorical: list[str] | None = None,
+    keep: list[str] | None = None,
+    rows: int | None = None,
+    encoding: str = "utf-8",
+    page: Path | None = None,
+) -> None:
+    """Look at a log file before anything is trained on it: overlap, leaks, drift, and what to do about them.
+
+    Args:
+        data: CSV, Parquet (a file or a folder) or Arrow.
+        action: column of the action taken.
+        outcome: column of the outcome seen; empty where it was not.
+        propensity: column of the probability with which the action was taken, or one column an action.
+        features: columns of the context; by default all others.
+        categorical: features that are categories although they are written as numbers.
+        keep: columns that are no features, such as an identifier.
+        rows: look only at the first so many.
+        encoding: of a CSV file.
+        page: HTML file to write the same to, with figures.
+    """
+    roles = Roles(action, outcome, _given(propensity), features, tuple(categorical or ()), tuple(keep or ()))
+    found = diagnose(read_log(data, columns=roles, rows=rows, encoding=encoding), roles)
+    print(found.text())
+    if page is not None:
+        write_whole(page, found.page())
+        print(f"the page: {page}")
+
+
+#: by the name of the command
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit,
+    "predict": predict,
+    "recommend": recommend,
+    "evaluate": evaluate,
+    "diagnose": look,
+}
+
+
+# --- reading and writing --------------------------------------------------------------------------
+
+
+def _given(propensity: str | Sequence[str] | None) -> str | Sequence[str] | None:
+    """A list of one column is that column."""
+    return propensity[0] if isinstance(propensity, list) and len(propensity) == 1 else propensity
+
+
+def _propensities(log: pd.DataFrame, roles: Roles) -> NDArray[np.float64] | None:
+    if roles.propensity is None:
+        return None
+    value = log[roles.propensities].to_numpy(np.float64)
+    return value[:, 0] if isinstance(roles.propensity, str) else value
+
+
+def _load(model: Path, trust: Sequence[str] | None) -> tuple[CounterfactualClassifier, Roles]:
+    classifier = CounterfactualClassifier.load(model, trust or ())
+    try:
+        return classifier, Roles(**json.loads((model / _ROLES).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{model}/{_ROLES} cannot be read ({error}): the command line takes models that its own fit wrote"
+        ) from error
+
+
+def _read(
+    model: Path, data: Path, keep: Sequence[str] | None, trust: Sequence[str] | None
+) -> tuple[CounterfactualClassifier, pd.DataFrame, pd.DataFrame]:
+    """The model, the contexts that it takes, and the columns to write beside its answers."""
+    classifier, roles = _load(model, trust)
+    names = [str(name) for name in classifier.feature_names_in_]
+    log = read_log(data, columns=Roles(features=names, categorical=roles.categorical, kept=tuple(keep or ())))
+    beside = log[list(keep)] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
+    return classifier, log[names], beside.reset_index(drop=True)
+
+
+def _check_out(out: Path) -> None:
+    """Before the work: a file of a kind that can be written."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"out={out}: allowed are names that end in .csv or .parquet")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"out={out}: there is no folder {out.absolute().parent}")
+
+
+def _write(frame: pd.DataFrame, out: Path) -> None:
+    temporary = out.with_name(f".{out.name}.new")
+    if out.suffix == ".csv":
+        frame.to_csv(temporary, index=False)
+    else:
+        frame.to_parquet(temporary, index=False)
+    temporary.replace(out)
+    print(f"{len(frame)} rows: {out}")
+
+
+def _by_label(value: Mapping[str, float] | None, labels: NDArray[Any]) -> dict[Any, float] | None:
+    """Values by outcome as typed, by the outcome itself: on a command line every label is text."""
+    if value is None:
+        return None
+    return dict(zip(_labels(list(value), labels) or (), value.values(), strict=True))
+
+
+def _labels(typed: Sequence[str] | None, labels: NDArray[Any]) -> list[Any] | None:
+    if typed is None:
+        return None
+    known = {str(label): label for label in labels.tolist()}
+    unknown = [name for name in typed if str(name) not in known]
+    if unknown:
+        raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
+    return [known[str(name)] for name in typed]
+
+
+# --- evaluating -----------------------------------------------------------------------------------
+
+
+def _fit_of(
+    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
+) -> str:
+    observed = np.flatnonzero(seen >= 0)
+    if not len(observed):
+        raise InputError("outcome is missing in every row: there is nothing to evaluate on")
+    loss = -np.log(p[observed, taken[observed], seen[observed]].clip(1e-30))
+    constant = np.full(len(observed), np.nan)
+    for k in range(len(classifier.actions_)):
+        rows = taken[observed] == k
+        counts = np.bincount(seen[observed][rows], minlength=len(classifier.classes_)) + 1
+        constant[rows] = -np.log((counts / counts.sum())[seen[observed][rows]])
+    lines = [f"NLL of {len(observed)} observed outcomes: {_mean(loss)}"]
+    lines.append(f"  of a constant, each action's shares in these rows: {_mean(constant)}")
+    lines.append(f"  the model less the constant: {_mean(loss - constant)}")
+    return "\n".join(lines)
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return f"{values.mean():.4f} ± {error:.4f}"
+
+
+def _calibration(
+    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
+) -> str:
+    """By action: how often each outcome was predicted and seen, and the gap between both in bins of the prediction."""
+    rows = []
+    for k, label in enumerate(classifier.actions_):
+        mine = (taken == k) & (seen >= 0)
+        for r, outcome in enumerate(classifier.classes_[1:], 1):
+            if not mine.any():
+                continue
+            predicted, hit = p[mine, k, r], (seen[mine] == r).astype(float)
+            # bins of equal numbers of rows: a rare outcome has its predictions close to 0
+            order = np.argsort(predicted, kind="stable")
+            parts = np.array_split(order, min(_BINS, len(order)))
+            gap = sum(abs(predicted[part].mean() - hit[part].mean()) * len(part) for part in parts) / len(order)
+            rows.append((label, outcome, len(order), predicted.mean(), hit.mean(), gap))
+    columns = ["action", "outcome", "rows", "predicted", "observed", "calibration error"]
+    table = pd.DataFrame(rows, columns=columns).to_string(index=False, float_format="%.4f")
+    return f"\ncalibration by action:\n{table}\n"
+
+
+def _value_of_recommendations(
+    classifier: CounterfactualClassifier,
+    frame: pd.DataFrame,
+    taken: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    propensity: NDArray[np.float64],
+    value: Mapping[str, float] | None,
+    floor: float,
+) -> str:
+    worth = _by_label(value, classifier.classes_)
+    try:
+        expected = classifier.expected_value(frame, worth)
+    except InputError as error:
+        return f"value of the recommended actions: not known ({error})"
+    of_outcome = np.array([worth[r] for r in classifier.classes_.tolist()] if worth else classifier.classes_, float)
+    reward = np.where(seen >= 0, of_outcome[seen], np.nan)
+    policy = expected.argmax(1)
+    lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
+    common = {"floor": floor}
+    for name, estimate in (
+        ("IPS", ips(policy, taken, reward, propensity, **common)),
+        ("SNIPS", snips(policy, taken, reward, propensity, **common)),
+        ("doubly robust", doubly_robust(policy, taken, reward, propensity, expected, **common)),
+    ):
+        lines.append(
+            f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
+            f"{estimate.effective_sample_size:.0f} rows' worth, {estimate.n_clipped} propensities clipped"
+        )
+    return "\n".join(lines)
