@@ -7,14 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from typing import Any
 
-import cst_lightning.backbones
+from cst_lightning.catalogue import METHODS as METHODS
+from cst_lightning.catalogue import backbones as backbones
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.protocols import Protocol, get_protocol
-from cst_lightning.registry import Parts, find_parts
 from cst_lightning.selection import get_rule
 from cst_lightning.self_training import SelfTraining
 from cst_lightning.stacked import StackedModule
@@ -23,22 +23,6 @@ from datamodules.catalogue import DataSpec, data_modules
 RECORD_VERSION = 2
 
 
-@dataclass(frozen=True)
-class Method:
-    """What is trained on top of a backbone: nothing, or students with pseudo-labels."""
-
-    title: str
-    soft: bool = False  # the teacher's probabilities as labels, whatever the protocol has
-    cvat: bool = False
-
-
-METHODS = {
-    "backbone": Method("backbone"),
-    "pl": Method("PL"),
-    "pl_cvat": Method("PL + CVAT", cvat=True),
-    "pl_soft": Method("soft PL", soft=True),
-    "pl_soft_cvat": Method("soft PL + CVAT", soft=True, cvat=True),
-}
 _LAST_SEED = (2**32 - 2) // 81  # the data's seed is 81 r + 1, and numpy's legacy stream takes 32 bits
 
 #: protocol fields that every training reads
@@ -51,12 +35,6 @@ _SELF_TRAINING = (
     "warm_start", "reduction",
 )  # fmt: skip
 _CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing")
-
-
-@cache
-def backbones() -> Parts[StackedModule]:
-    """All backbones of the package."""
-    return find_parts("backbone", cst_lightning.backbones, StackedModule)
 
 
 @dataclass(frozen=True)

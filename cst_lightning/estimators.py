@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback
-from cst_lightning.labels import pseudo_labels, with_factual
+from cst_lightning.labels import counted_entries, pseudo_labels, with_factual
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
@@ -122,8 +122,7 @@ class EstimatorBackbone(StackedModule):
         if self._teacher is None:
             return observed_entries(batch)
         labels = pseudo_labels(self._teacher[0].logits(batch.x).cpu(), self.protocol.labels)
-        counted = torch.where((batch.outcome == -1)[..., None], ~batch.taken, True)
-        return Entries(with_factual(labels, batch), counted.float())
+        return Entries(with_factual(labels, batch), counted_entries(batch))
 
     @override
     @torch.no_grad()

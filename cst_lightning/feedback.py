@@ -81,6 +81,7 @@ class Feedback(_Record):
         propensity: where it was logged, the probability of each action, ``[S, N, K]``.
         allow_unlogged: accept logs in which some action never occurs (there is nothing to learn
             about it, and inverse-propensity weights do not exist for it).
+        weight: how much a row counts, ``[S, N]``, from 0; kept divided by its mean over a replicate's rows.
 
     Raises:
         InputError: a value is not allowed; the message names field, replicate and row.
@@ -93,6 +94,7 @@ class Feedback(_Record):
     n_outcomes: int = 2
     propensity: Tensor | None = None
     allow_unlogged: bool = False
+    weight: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.n_actions < 1 or self.n_outcomes < 2:
@@ -108,6 +110,8 @@ class Feedback(_Record):
             object.__setattr__(self, name, value)
         if self.propensity is not None:
             object.__setattr__(self, "propensity", _propensity(self.propensity, (*size, self.n_actions), action))
+        if self.weight is not None:
+            object.__setattr__(self, "weight", _weights(self.weight, size))
         self.check_logged()
 
     def check_logged(self) -> None:
@@ -143,6 +147,12 @@ class Feedback(_Record):
     def taken(self) -> Tensor:
         """Whether an action is the one taken, bool ``[S, N, K]``."""
         return self.action[..., None] == torch.arange(self.n_actions, device=self.action.device)
+
+    @property
+    def counted(self) -> Tensor:
+        """How much the observed outcome of a row counts, float32 ``[S, N]``: 0 where it is missing."""
+        observed = (self.outcome != MISSING).to(self.x.dtype)
+        return observed if self.weight is None else observed * self.weight
 
     @property
     def n_missing(self) -> Tensor:
@@ -259,6 +269,21 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
             f"allowed are 0..{n_values - 1}" + (" (and -1 for missing)" if missing_allowed else "")
         )
     return tensor
+
+
+def _weights(value: Any, size: tuple[int, ...]) -> Tensor:
+    tensor = as_tensor("weight", value).to(torch.float32)
+    tensor = tensor[None] if tensor.ndim == 1 else tensor
+    if tuple(tensor.shape) != size:
+        raise InputError(f"weight has shape {tuple(tensor.shape)}: x asks for {size}")
+    wrong = ~(torch.isfinite(tensor) & (tensor >= 0))
+    if wrong.any():
+        replicate, row = (int(i) for i in wrong.nonzero()[0])
+        raise InputError(f"weight is {float(tensor[replicate, row])} in row {row}: allowed are finite values from 0")
+    mean = tensor.mean(1, keepdim=True)
+    if (mean == 0).any():
+        raise InputError("weight is 0 in every row: at least one must count")
+    return tensor / mean
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:

@@ -78,7 +78,7 @@ class RecordedSteps:
         def run(new: Tensor) -> Tensor:
             rows.copy_(new)
             fresh = feedback.rows(rows)
-            for name in ("x", "action", "outcome", "propensity"):
+            for name in ("x", "action", "outcome", "propensity", "weight"):
                 if getattr(batch, name) is not None:
                     getattr(batch, name).copy_(getattr(fresh, name))
             tape.refill()

@@ -28,6 +28,12 @@ def with_factual(target: Tensor, feedback: Feedback) -> Tensor:
     return torch.where(here, observed[:, :, None], target)
 
 
+def counted_entries(feedback: Feedback) -> Tensor:
+    """How much each row counts under each action, ``[S, N, K]``: its weight, 0 at an outcome that is missing."""
+    elsewhere = torch.ones_like(feedback.counted) if feedback.weight is None else feedback.weight
+    return torch.where(feedback.taken, feedback.counted[..., None], elsewhere[..., None])
+
+
 def label_error(labels: Tensor, feedback: Feedback, truth: Tensor, n_outcomes: int) -> Tensor:
     """Share of wrong pseudo-labels by action and true outcome, ``[R, K, m]`` (NaN where there is no entry).
 

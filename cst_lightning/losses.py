@@ -44,15 +44,33 @@ class Entries(NamedTuple):
 
 
 def observed_entries(feedback: Feedback, row_weight: Tensor | None = None) -> Entries:
-    """The observed outcomes alone, ``[S, B, ...]``; rows whose outcome is missing do not count.
+    """The observed outcomes alone, ``[S, B, ...]``, by the log's weights; rows whose outcome is missing do not count.
 
     Args:
         row_weight: ``[S, B]`` (UDM: ``1 / pi(a | x)``).
     """
-    observed = (feedback.outcome != MISSING).to(feedback.x.dtype)
-    weight = feedback.taken * (observed if row_weight is None else observed * row_weight)[..., None]
+    counted = feedback.counted
+    weight = feedback.taken * (counted if row_weight is None else counted * row_weight)[..., None]
     target = one_hot(feedback.outcome, feedback.n_outcomes, feedback.x.dtype)
     return Entries(target[:, :, None].expand(-1, -1, feedback.n_actions, -1), weight)
+
+
+def observed_nll(logits: Tensor, feedback: Feedback, only: Tensor | None = None) -> Tensor:
+    """Mean NLL of the observed outcomes by the log's weights, ``[R]``: what early stopping and selection look at.
+
+    Args:
+        logits: ``[R, N, K, m-1]``; each of the log's ``S`` replicates serves ``R / S`` of them in a row.
+        only: the rows that count, bool ``[S, N]``; all by default.
+    """
+    outcome = feedback.outcome if only is None else feedback.outcome.masked_fill(~only, MISSING)
+    n_variants = len(logits) // len(outcome)
+    action, outcome = (t.repeat_interleave(n_variants, 0) for t in (feedback.action, outcome))
+    if feedback.weight is None:
+        return factual_nll(logits, action, outcome)
+    observed = outcome != MISSING
+    counted = feedback.weight.repeat_interleave(n_variants, 0) * observed
+    mean = counted.sum(1, keepdim=True) / observed.sum(1, keepdim=True).clamp(min=1)
+    return factual_nll(logits, action, outcome, counted / mean.clamp(min=1e-30))
 
 
 def entry_nll(logits: Tensor, entries: Entries, reduction: Reduction) -> Tensor:
@@ -91,7 +109,8 @@ def cvat(
         logits: of the clean contexts; taken as constant (``f_theta-hat``).
         x: contexts ``[S or R, B, d]``.
         start: direction to start from, in the shape of ``x``; need not be normalised.
-        counterfactual: 1 at actions not taken, else 0, ``[R, B, K]``. Where no entry is 1 the loss is 0.
+        counterfactual: the row's weight (1 in a log without) at actions not taken, else 0, ``[R, B, K]``. Where no
+            entry counts the loss is 0.
         xi: step of the finite difference. eps: length of the perturbation. iterations: of the power method.
         reduction: over the counterfactual entries.
         smoothing: see ``kl``.
@@ -172,7 +191,7 @@ def _centred(gram: Tensor) -> Tensor:
 
 def _reduce(value: Tensor, counted: Tensor, reduction: Reduction) -> Tensor:
     total = (value * counted).sum((1, 2))
-    return total if reduction == "sum" else total / counted.sum((1, 2)).clamp(min=1)
+    return total if reduction == "sum" else total / (counted != 0).sum((1, 2)).clamp(min=1)
 
 
 def _normalise(direction: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from cst_lightning.distributions import mode
-from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
-from cst_lightning.labels import label_error, pseudo_labels, with_factual
+from cst_lightning.feedback import Feedback, PotentialOutcomes
+from cst_lightning.labels import counted_entries, label_error, pseudo_labels, with_factual
 from cst_lightning.losses import mean_objective
 from cst_lightning.stacked import StackedModule
 
@@ -69,8 +69,7 @@ def describe(
     labels = student.protocol.labels
     old, new = (with_factual(pseudo_labels(logits, labels), feedback) for logits in (by_teacher, by_student))
     counterfactual = (~feedback.taken).float()
-    counted = torch.where((feedback.outcome == MISSING)[..., None], counterfactual, 1.0)
-    counterfactual, counted = (student.repeat(t) for t in (counterfactual, counted))
+    counterfactual, counted = (student.repeat(t) for t in (counterfactual, counted_entries(feedback)))
     changed = (mode(by_teacher) != mode(by_student)).float() * counterfactual
     errors = dict.fromkeys(("label_error", "bayes_error", "teacher_error", "student_error"))
     if audit is not None:

@@ -16,9 +16,9 @@ from cst_lightning.compiled import Cvat, logits_with_dropout
 from cst_lightning.distributions import positive_probs
 from cst_lightning.engines import overrides
 from cst_lightning.errors import InputError
-from cst_lightning.feedback import MISSING, Feedback, PotentialOutcomes
+from cst_lightning.feedback import Feedback, PotentialOutcomes
 from cst_lightning.fitting import LogDataModule, fit
-from cst_lightning.labels import at_median, pseudo_labels, with_factual
+from cst_lightning.labels import at_median, counted_entries, pseudo_labels, with_factual
 from cst_lightning.losses import Entries, cvat, rows_last
 from cst_lightning.minibatches import put_rows, runs, take_rows
 from cst_lightning.networks import OutcomeNetwork
@@ -38,7 +38,8 @@ class SelfTraining(StackedModule):
 
     name = "cst"
     protocol_fields = ()  # beyond those of every self-training
-    _counterfactual: Tensor  # 1 at actions not taken, [S, N, K]
+    takes_weights = True
+    _counterfactual: Tensor  # the row's weight at actions not taken, else 0, [S, N, K]
     _entries: Entries  # factual outcomes and pseudo-labels of the whole log
 
     @override
@@ -92,16 +93,13 @@ class SelfTraining(StackedModule):
         teacher = self._teacher[0].to(self.device)
         self.reduction, self._labelled = self.protocol.reduction, False
         self._counterfactual = (~feedback.taken).float()
+        if feedback.weight is not None:
+            self._counterfactual *= feedback.weight[..., None]
         if not self.protocol.teacher_dropout:
             labels = pseudo_labels(teacher.logits(feedback.x), self.protocol.labels)
-            weight = self._counted(feedback)
+            weight = counted_entries(feedback)
             weight = weight.repeat_interleave(len(labels) // len(weight), 0)
             self._entries = Entries(with_factual(labels, feedback), weight)
-
-    def _counted(self, feedback: Feedback) -> Tensor:
-        """1 where an entry counts: everywhere but at outcomes that are missing."""
-        missing = (feedback.outcome == MISSING)[..., None]
-        return torch.where(missing, self._counterfactual, 1)
 
     @override
     @torch.no_grad()
@@ -110,7 +108,7 @@ class SelfTraining(StackedModule):
         if not self.protocol.teacher_dropout:
             return
         logits = self._teacher_logits(feedback, order, bounds)
-        weight = self._counted(feedback)
+        weight = counted_entries(feedback)
         if self.protocol.drop_median:
             tied = at_median(positive_probs(logits)[..., 0], bounds)
             tied = tied if order is None else put_rows(tied, order)

@@ -15,7 +15,7 @@ from cst_lightning.compiled import Cvat
 from cst_lightning.distributions import probs
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape, as_tensor
-from cst_lightning.losses import Entries, Reduction, entry_nll, factual_nll, rows_last
+from cst_lightning.losses import Entries, Reduction, entry_nll, observed_nll, rows_last
 from cst_lightning.metrics import evaluate
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.networks import LiftedNetwork, OutcomeNetwork
@@ -59,6 +59,8 @@ class StackedModule(pl.LightningModule):
     student_class: type[StackedModule] | None = None
     #: train by compiled code or CUDA graphs where they apply (see ``docs/performance.md``); False trains by autograd
     compiled = True
+    #: for a class with a ``batch_loss`` of its own: it heeds ``Feedback.weight``
+    takes_weights = False
     #: over the entries of a minibatch that count
     reduction: Reduction = "mean"
     #: protocol fields that this part reads besides those of every training; None says it may read all
@@ -348,8 +350,7 @@ class StackedModule(pl.LightningModule):
     @override
     def validation_step(self, feedback: Feedback, batch_idx: int) -> None:
         feedback = self._aligned(feedback)
-        action, outcome = self.repeat(feedback.action), self.repeat(feedback.outcome)
-        self.validation_nll = factual_nll(self.logits(feedback.x), action, outcome)
+        self.validation_nll = observed_nll(self.logits(feedback.x), feedback)
         if not self.trainer.barebones:
             self.log("val_nll", self.validation_nll.mean(), batch_size=feedback.n_rows)
 
@@ -386,6 +387,9 @@ class StackedModule(pl.LightningModule):
                 f"the log has {feedback.n_replicates} replicates, the module {len(self.seeds)} seeds: "
                 "allowed is one log for all seeds, or one for each"
             )
+        own_loss = engines.overrides(self, StackedModule, ("batch_loss",))
+        if feedback.weight is not None and own_loss and not self.takes_weights:
+            raise InputError(f"the log has weights, and the loss of {type(self).__name__} takes none: leave them out")
         return feedback.expand(len(self.seeds)) if feedback.n_replicates < len(self.seeds) else feedback
 
     def _row_order(self, n_rows: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from cst_lightning.feedback import Feedback
-from cst_lightning.losses import Entries, factual_nll, observed_entries
+from cst_lightning.losses import Entries, observed_entries, observed_nll
 from cst_lightning.minibatches import take_rows
 from cst_lightning.protocols import MATCHED
 from cst_lightning.stacked import StackedModule
@@ -42,9 +42,7 @@ class _HeldOut(StackedModule):
 
     def held_out_nll(self, logits: Tensor, feedback: Feedback) -> Tensor:
         """NLL of the observed outcomes of the rows held out, ``[R]``, for logits of the whole log."""
-        action, outcome = self.repeat(feedback.action), self.repeat(feedback.outcome)
-        # a row of outcome -1 does not count
-        return factual_nll(logits, action, outcome.masked_fill(~self.repeat(self.held_out), -1))
+        return observed_nll(logits, feedback, self.held_out)
 
 
 class EarlyDM(_HeldOut):

@@ -1,0 +1,342 @@
+"""From what a person's log holds to what a network takes: labels to indices and back, features to numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.utils import check_array
+
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import MISSING
+
+Label = str | int | float | bool
+
+_N_HASHED = 64  # columns of a hashed category
+_MOSTLY = 0.9  # share of numbers above which a column of text is held for a numeric one with faults
+_SHOWN = 5
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The different labels of a column, sorted; a label's place is its index.
+
+    Args:
+        role: ``action`` or ``outcome``, for messages.
+        values: text, numbers or booleans, all of one kind.
+    """
+
+    role: str
+    values: tuple[Label, ...]
+
+    @classmethod
+    def of(cls, role: str, column: Any) -> Labels:
+        """The labels of a column ``[N]``; missing ones (None, NaN) are none.
+
+        Raises:
+            InputError: labels of several kinds, or that differ only by their type or by spaces around them.
+        """
+        different = pd.unique(_series(role, column).dropna())
+        values = [value.item() if isinstance(value, np.generic) else value for value in different]
+        for value in values:
+            if not isinstance(value, str | int | float | bool):
+                raise InputError(f"{role} holds {value!r}, a {type(value).__name__}: text, numbers and booleans go")
+        shown: dict[str, Label] = {}
+        for value in values:
+            alike = shown.setdefault(_written(value), value)
+            if alike is not value:
+                raise InputError(
+                    f"{role} holds labels that differ only by type or spaces: {alike!r} and {value!r}; make them one"
+                )
+        if len({isinstance(value, str) for value in values}) > 1:
+            text, number = (next(v for v in values if isinstance(v, str) == is_text) for is_text in (True, False))
+            raise InputError(f"{role} holds text and numbers ({text!r} and {number!r}): make all of them one kind")
+        return cls(role, tuple(sorted(values)))
+
+    def index(self, column: Any, known_as: str = "training") -> NDArray[np.int64]:
+        """Indices ``[N]`` of a column; -1 where it is missing.
+
+        Raises:
+            InputError: a label that is none of these; the message names its row.
+        """
+        series = _series(self.role, column)
+        index = pd.Index(list(self.values), dtype=object).get_indexer(pd.Index(series.astype(object)))
+        unknown = np.flatnonzero((index < 0) & series.notna().to_numpy())
+        if len(unknown):
+            raise InputError(
+                f"{self.role} {series.iloc[unknown[0]]!r} in row {unknown[0]} was not in {known_as}: allowed are "
+                f"{shown_list(self.values)}"
+            )
+        return np.where(index < 0, MISSING, index)
+
+    def array(self) -> NDArray[Any]:
+        """The labels as an array of their own type."""
+        array = np.array(self.values)
+        return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _series(role: str, column: Any) -> pd.Series[Any]:
+    if isinstance(column, torch.Tensor):
+        column = column.detach().cpu().numpy()
+    if hasattr(column, "to_pandas"):
+        column = column.to_pandas()
+    array = column if isinstance(column, pd.Series) else np.asarray(column)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = np.asarray(array)[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{role} has shape {array.shape}: one value a row is allowed")
+    return pd.Series(np.asarray(array), dtype=object if array.dtype == object else None)
+
+
+def _written(value: Label) -> str:
+    """How a label looks to a person: 1, 1.0, True and "1 " are the same or not."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
+
+
+def shown_list(values: Sequence[Any]) -> str:
+    """The first few of ``values``, for a message."""
+    return ", ".join(map(repr, values[:20])) + (f" and {len(values) - 20} more" if len(values) > 20 else "")
+
+
+# --- features -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Number:
+    """A numeric column: standardised, and where training had missing values with an indicator of them beside it."""
+
+    mean: float
+    scale: float
+    indicator: bool
+
+
+@dataclass(frozen=True)
+class Category:
+    """A category: one column for each of ``values`` (None is a missing one); values None: too many, hashed into 64."""
+
+    values: tuple[str | None, ...] | None
+
+
+class FeatureEncoder:
+    """Contexts as float32 ``[N, d]``: numbers standardised, categories one-hot or hashed.
+
+    Args:
+        categorical: columns that are categories (names, or places where there are no names) besides those of text.
+        missing: ``error``, or ``impute``: a missing number becomes its column's mean, with an indicator beside it; a
+            missing category is one of its own.
+        max_categories: more of them in a column are hashed.
+
+    Attributes:
+        columns: what each column became, by its name (``x0``, ``x1``, ... where it has none).
+    """
+
+    def __init__(
+        self,
+        categorical: Sequence[str | int] = (),
+        missing: Literal["error", "impute"] = "error",
+        max_categories: int = 100,
+    ) -> None:
+        if missing not in ("error", "impute"):
+            raise InputError(f"missing={missing!r}: allowed are error and impute")
+        self.categorical, self.missing, self.max_categories = list(categorical), missing, max_categories
+        self.columns: dict[str, Number | Category] = {}
+
+    def fit(self, x: Any) -> FeatureEncoder:
+        """Learn means, scales and categories from contexts ``[N, columns]`` of any kind.
+
+        Raises:
+            InputError: a column that cannot be used as it is; the message names it, a row, and what to do.
+        """
+        frame = as_frame(x)
+        categorical = [frame.columns[c] if isinstance(c, int) and c < frame.shape[1] else c for c in self.categorical]
+        unknown = [name for name in categorical if name not in frame.columns]
+        if unknown:
+            raise InputError(f"categorical column {unknown[0]!r} is not there: allowed are {shown_list(frame.columns)}")
+        self.columns = {}
+        for name in frame.columns:
+            column = frame[name]
+            is_category = name in categorical or (column.dtype.kind not in "biuf")
+            if is_category:
+                self.columns[name] = self._category(name, _checked_category(name, column, name in categorical))
+            else:
+                self.columns[name] = self._number(name, column)
+        return self
+
+    def transform(self, x: Any) -> NDArray[np.float32]:
+        """Contexts ``[N, columns]`` as ``[N, d]``."""
+        frame = as_frame(x)
+        parts = []
+        for (name, kind), given in zip(self.columns.items(), frame.columns, strict=True):
+            column = frame[given]
+            if isinstance(kind, Number):
+                if column.dtype.kind not in "biuf":
+                    raise InputError(_not_a_number(name, column))
+                parts.append(self._numbers(name, kind, column))
+            else:
+                parts.append(self._indicators(name, kind, column))
+        return np.concatenate(parts, 1).astype(np.float32)
+
+    def _number(self, name: str, column: pd.Series[Any]) -> Number:
+        value = column.to_numpy(np.float64, na_value=np.nan)
+        self._check_finite(name, value)
+        missing = np.isnan(value)
+        if missing.all():
+            raise InputError(f"column {name!r} holds no value at all: leave it out")
+        seen = value[~missing]
+        scale = float(seen.std())
+        return Number(
+            float(seen.mean()), scale if scale > 1e-12 * max(1.0, abs(float(seen.mean()))) else 1.0, bool(missing.any())
+        )
+
+    def _numbers(self, name: str, kind: Number, column: pd.Series[Any]) -> NDArray[np.float64]:
+        value = column.to_numpy(np.float64, na_value=np.nan)
+        self._check_finite(name, value)
+        missing = np.isnan(value)
+        standard = np.where(missing, 0, (value - kind.mean) / kind.scale)
+        return np.column_stack([standard, missing]) if kind.indicator else standard[:, None]
+
+    def _check_finite(self, name: str, value: NDArray[np.float64]) -> None:
+        infinite = np.flatnonzero(np.isinf(value))
+        if len(infinite):
+            raise InputError(f"column {name!r} is infinity in {_rows(infinite)}: only finite numbers are allowed")
+        missing = np.flatnonzero(np.isnan(value))
+        if len(missing) and self.missing == "error":
+            raise InputError(_missing(name, missing))
+
+    def _category(self, name: str, text: pd.Series[Any]) -> Category:
+        self._check_category(name, text)
+        values = sorted(text.dropna().unique())
+        if len(values) > self.max_categories:
+            warnings.warn(
+                f"column {name!r} has {len(values)} categories, more than {self.max_categories}: hashed into "
+                f"{_N_HASHED} columns",
+                stacklevel=2,
+            )
+            return Category(None)
+        return Category((*values, None) if text.isna().any() else tuple(values))
+
+    def _indicators(self, name: str, kind: Category, column: pd.Series[Any]) -> NDArray[np.float64]:
+        text = _as_text(column)
+        self._check_category(name, text)
+        if kind.values is None:
+            hasher = FeatureHasher(_N_HASHED, input_type="string", alternate_sign=False)
+            return np.asarray(hasher.transform([[] if value is None else [value] for value in text]).toarray())
+        index = pd.Index(list(kind.values), dtype=object).get_indexer(pd.Index(text, dtype=object))
+        new = np.flatnonzero(index < 0)
+        if len(new):
+            warnings.warn(
+                f"column {name!r} holds {text.iloc[new[0]]!r} in {_rows(new)}, which training had not: counted as none "
+                "of its categories",
+                stacklevel=2,
+            )
+        return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
+
+    def _check_category(self, name: str, text: pd.Series[Any]) -> None:
+        missing = np.flatnonzero(text.isna())
+        if len(missing) and self.missing == "error":
+            raise InputError(_missing(name, missing))
+
+    # --- as plain values -------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that ``from_dict`` takes."""
+        return {
+            "categorical": self.categorical,
+            "missing": self.missing,
+            "max_categories": self.max_categories,
+            "columns": [[name, type(kind).__name__, asdict(kind)] for name, kind in self.columns.items()],
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> FeatureEncoder:
+        """The encoder that ``to_dict`` described."""
+        encoder = cls(values["categorical"], values["missing"], values["max_categories"])
+        for name, kind, fields in values["columns"]:
+            if kind == "Category" and fields["values"] is not None:
+                fields = {"values": tuple(fields["values"])}
+            encoder.columns[name] = Number(**fields) if kind == "Number" else Category(**fields)
+        return encoder
+
+
+def as_frame(x: Any) -> pd.DataFrame:
+    """Contexts of any kind as a frame: pandas, polars, Arrow, NumPy, sparse, torch or nested lists.
+
+    Columns without names are called ``x0``, ``x1``, and so on.
+
+    Raises:
+        InputError: a column name stands twice.
+    """
+    if isinstance(x, torch.Tensor):
+        x = x.detach().cpu().numpy()
+    if hasattr(x, "to_pandas"):  # polars, Arrow
+        x = x.to_pandas()
+    if isinstance(x, pd.DataFrame):
+        twice = x.columns[x.columns.duplicated()]
+        if len(twice):
+            raise InputError(f"column {twice[0]!r} is there twice: give each column a name of its own")
+        frame = x.copy(deep=False)
+        if all(isinstance(name, str) for name in x.columns):
+            return frame.reset_index(drop=True)
+    else:
+        is_object = isinstance(x, np.ndarray) and x.dtype.kind == "O"
+        array = check_array(x, accept_sparse=True, dtype=None if is_object else "numeric", ensure_all_finite=False)
+        frame = pd.DataFrame(array.toarray() if hasattr(array, "toarray") else array)
+        frame = frame.infer_objects() if is_object else frame
+    frame.columns = [f"x{place}" for place in range(frame.shape[1])]
+    return frame.reset_index(drop=True)
+
+
+def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.Series[Any]:
+    """A column of categories as text; an error where it is a date, or rather numbers with faults among them."""
+    if column.dtype.kind in "mM" and not asked_for:
+        raise InputError(
+            f"column {name!r} is a date: turn it into numbers that mean something (days since, weekday, month) or name "
+            "it in categorical"
+        )
+    text = _as_text(column)
+    if not asked_for and not isinstance(column.dtype, pd.CategoricalDtype):
+        numbers = pd.to_numeric(text, errors="coerce").notna()
+        if numbers.sum() > _MOSTLY * text.notna().sum():
+            raise InputError(_not_a_number(name, column))
+    return text
+
+
+def _not_a_number(name: str, column: pd.Series[Any]) -> str:
+    text = _as_text(column)
+    wrong = np.flatnonzero(pd.to_numeric(text, errors="coerce").isna() & text.notna())
+    if not len(wrong):
+        return f"column {name!r} holds numbers as text: convert it to numbers, or name it in categorical"
+    return (
+        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {_rows(wrong)}: mend it, or "
+        "name the column in categorical"
+    )
+
+
+def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
+    values = column.to_numpy(object)
+    return pd.Series([None if pd.isna(value) else str(value) for value in values], dtype=object)
+
+
+def _missing(name: str, rows: NDArray[np.int64]) -> str:
+    return f"column {name!r} is missing (NaN) in {_rows(rows)}: fill it, drop these rows, or pass missing='impute'"
+
+
+def _rows(rows: NDArray[np.int64]) -> str:
+    shown = ", ".join(map(str, rows[:_SHOWN]))
+    return (
+        f"row {shown}"
+        if len(rows) == 1
+        else f"rows {shown}" + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+    )
