@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
 
 MIN_ROWS = 20
@@ -97,7 +98,7 @@ def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log") ->
     tallies = tallies_of(frame, columns)
     check_values(tallies, columns, where)
     if columns.action is not None:
-        check_taken(frame, columns, sorted_labels(tallies[columns.action].index), where)
+        check_taken(frame, columns, labels_of("action", tallies[columns.action].index, where), where)
 
 
 def check_names(names: Sequence[Hashable], columns: Roles, where: str) -> None:
@@ -180,22 +181,21 @@ def _check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: 
             )
 
 
-def check_taken(frame: pd.DataFrame, columns: Roles, actions: Sequence[Any], where: str, first: int = 0) -> None:
+def check_taken(frame: pd.DataFrame, columns: Roles, actions: Labels, where: str, first: int = 0) -> None:
     """With a propensity column for each of ``actions``, that of the action taken is above 0 in some rows of a log."""
-    names = columns.propensities
+    names, listed = columns.propensities, shown_list(actions.values)
     if columns.action is None or len(names) < 2:
         return
-    if len(names) != len(actions):
+    if len(names) != len(actions.values):
         raise InputError(
-            f"{where}: {len(names)} propensity columns for {len(actions)} actions ({', '.join(map(str, actions))}): "
-            "allowed is one of the action taken, or one for each action in this order"
+            f"{where}: {len(names)} propensity columns for {len(actions.values)} actions ({listed}): allowed is one of "
+            "the action taken, or one for each action in this order"
         )
-    place = pd.Index(actions).get_indexer(frame[columns.action])
-    taken = frame[names].to_numpy(dtype=float)[np.arange(len(frame)), place]
+    taken = frame[names].to_numpy(dtype=float)[np.arange(len(frame)), actions.index(frame[columns.action])]
     if (wrong := taken <= 0).any():
         raise InputError(
             f"{where}: the propensity of the action taken is 0 in {rows_text(wrong, first)}: it must be above 0 "
-            f"(columns {', '.join(names)} stand for actions {', '.join(map(str, actions))})"
+            f"(columns {', '.join(names)} stand for actions {listed})"
         )
 
 
@@ -244,11 +244,6 @@ def add_tallies(one: Mapping[str, pd.DataFrame], other: Mapping[str, pd.DataFram
     return {name: t.groupby(level=0, sort=False).agg({"count": "sum", "row": "min"}) for name, t in both.items()}
 
 
-def sorted_labels(labels: Iterable[Any]) -> list[Any]:
-    """Labels of actions or outcomes in the one order that indices are given in: sorted, numbers before text."""
-    return sorted(labels, key=lambda label: (isinstance(label, str), label))
-
-
 def check_values(tallies: Mapping[str, pd.DataFrame], columns: Roles, where: str) -> None:
     """Checks of the values of the labels and features of a whole log, which ``tally`` counted."""
     for role, name in (("action", columns.action), ("outcome", columns.outcome)):
@@ -267,29 +262,15 @@ def _check_labels(labels: Sequence[Any], role: str, name: str, where: str) -> No
             f"{where}: {role} {name!r} has {len(labels)} different values: at most {MAX_LABELS} are allowed; "
             "join values into groups (a number by ranges)"
         )
-    seen_as: dict[Hashable, Any] = {}
-    for label in labels:
-        other = seen_as.setdefault(_canonical(label), label)
-        if other is not label:
-            raise InputError(
-                f"{where}: {role} {name!r} has {_plain(other)!r} and {_plain(label)!r}, which differ only by type or "
-                "spaces: write them alike, or rename one"
-            )
+    labels_of(role, labels, f"{where}, column {name!r}")
 
 
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
-
-
-def _canonical(label: object) -> Hashable:
-    """One value for all spellings of a label."""
-    text = str(label).strip()
-    if text.lower() in ("true", "false"):
-        return text.lower()
+def labels_of(role: str, values: Iterable[Any], where: str) -> Labels:
+    """``Labels`` of the different values of a column; an error names file and column."""
     try:
-        return float(text)
-    except ValueError:
-        return text
+        return Labels.of(role, pd.Series(list(values), dtype=object))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _check_values_of_feature(tallied: pd.DataFrame, name: str, categorical: bool, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,21 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from cst_lightning.columns import kind_of
+from cst_lightning.encoding import FeatureEncoder
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 N_FOLDS = 3
-_MAX_CATEGORIES = 20  # the others of a column count as one
 _STRENGTHS = (0.01, 0.1, 1.0)  # C of logistic regression
 _LEAST_ROWS = 10  # of a class, for an AUC
 
@@ -34,25 +32,11 @@ def is_numeric(column: pd.Series, categorical: Sequence[str]) -> bool:
 
 
 def feature_matrix(frame: pd.DataFrame, names: Sequence[str], categorical: Sequence[str]) -> Floats:
-    """Features as a matrix ``[N, d]`` for any classifier: numbers standardised, categories one-hot.
-
-    A missing number is the median, and a column of its own says so; a missing category is a category.
-    """
-    numbers = [name for name in names if is_numeric(frame[name], categorical)]
-    categories = [name for name in names if name not in numbers]
-    parts = []
-    if numbers:
-        values = frame[numbers].apply(lambda column: column.astype("Float64")).to_numpy(dtype=float, na_value=np.nan)
-        parts.append(
-            make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler()).fit_transform(values)
-        )
-    if categories:
-        texts = np.stack([_codes(frame[name]).astype(str) for name in categories], 1)
-        encoder = OneHotEncoder(
-            max_categories=_MAX_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
-        )
-        parts.append(encoder.fit_transform(texts))
-    return np.concatenate(parts, 1)
+    """Features as a matrix ``[N, d]`` for any classifier (see ``encoding.FeatureEncoder``)."""
+    with warnings.catch_warnings():  # that categories get hashed is no news here
+        warnings.simplefilter("ignore", UserWarning)
+        encoder = FeatureEncoder(list(categorical), missing="impute")
+        return np.asarray(encoder.fit(frame[list(names)]).transform(frame[list(names)]), dtype=np.float64)
 
 
 def feature_values(column: pd.Series, categorical: Sequence[str]) -> Floats:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from cst_lightning import findings as findings_of
-from cst_lightning.columns import Roles, check_log, describe_columns, sorted_labels
+from cst_lightning.columns import Roles, check_log, check_names, describe_columns
 from cst_lightning.cross_fitting import (
     Codes,
     Floats,
@@ -22,6 +22,7 @@ from cst_lightning.cross_fitting import (
     feature_values,
     held_out_probabilities,
 )
+from cst_lightning.encoding import Labels
 from cst_lightning.errors import InputError
 from cst_lightning.findings import Finding
 
@@ -124,6 +125,8 @@ def diagnose(
     if columns.action is None or columns.outcome is None:
         raise InputError("diagnose needs a column for the action and one for the outcome")
     check_log(log, columns)
+    if validation is not None:
+        check_names(list(validation.columns), columns, "the validation rows")
     # models so small are many times slower with several threads where the other cores are busy
     with threadpool_limits(1):
         return _diagnose(log, columns, validation, actions, random_state)
@@ -138,7 +141,7 @@ def _diagnose(
     log = log.reset_index(drop=True)
     sample = _sample(log, MODELLED_ROWS, random_state)
     labels = _all_actions(log[columns.action], actions)
-    outcome_labels = sorted_labels(log[columns.outcome].dropna().unique())
+    outcome_labels = list(Labels.of("outcome", log[columns.outcome]).values)
     taken = _index(sample[columns.action], labels)
     propensity, model = _propensities(sample, columns, names, taken, len(labels), random_state)
     table, overlap = _overlap(sample, columns, propensity, taken)
@@ -189,10 +192,9 @@ def _sample(frame: pd.DataFrame, n_rows: int, random_state: int) -> pd.DataFrame
 
 def _all_actions(column: pd.Series, given: Sequence[Any]) -> list[Any]:
     """Labels of the actions that are logged or could be."""
-    seen = list(column.unique())
     if isinstance(column.dtype, pd.CategoricalDtype):
         given = [*given, *column.cat.categories]
-    return sorted_labels({*seen, *given})
+    return list(Labels.of("action", pd.Series([*column.unique(), *given], dtype=object)).values)
 
 
 def _index(column: pd.Series, labels: Sequence[Any]) -> Codes:
