@@ -19,7 +19,7 @@ from benchmarks.store import replace_file
 from cst_lightning import DirectMethod, InputError, fit, get_protocol
 from datamodules.base import draw_actions
 from datamodules.logged import LoggedDataModule
-from datamodules.pricing import PricingDataModule
+from datamodules.pricing import DEMANDS, PricingDataModule
 
 _GROUP_ROWS = 50_000
 
@@ -79,12 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--chunk-rows", type=int, default=100_000)
     parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--demand", choices=DEMANDS, default="D1", help="of the pricing data; D2 is drawn fastest")
     options = parser.parse_args(arguments)
     if options.rows < 1 or options.passes < 1:
         parser.error(f"rows={options.rows}, passes={options.passes}: allowed is from 1")
     if not options.file.exists():
         # in a process of its own, so that the peak is that of reading and training alone
-        writer = multiprocessing.get_context("spawn").Process(target=write_log, args=(options.file, options.rows))
+        writer = multiprocessing.get_context("spawn").Process(
+            target=write_log, args=(options.file, options.rows, 10, options.demand)
+        )
         writer.start()
         writer.join()
         if writer.exitcode:
