@@ -170,7 +170,7 @@ def _diagnose(
         *findings_of.actions(found),
         *findings_of.overlap(found),
         *findings_of.logged_propensities(log, columns, labels),
-        *findings_of.rows_and_constants(log, columns, names),
+        *findings_of.rows_and_constants(found, log, columns, names),
         *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
         *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),
     ]

@@ -207,11 +207,11 @@ def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]
         )
 
 
-def rows_and_constants(log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
+def rows_and_constants(found: Diagnosis, log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
     """Of rows that stand several times and of features that say nothing."""
     repeated = int(log[[*names, columns.action, columns.outcome]].duplicated().sum())
-    contexts = len(log) - int(log[list(names)].duplicated().sum())
     if repeated:
+        contexts = len(log) - int(log[list(names)].duplicated().sum())
         # where few contexts are different, rows are bound to be alike
         few = contexts < len(log) / 2
         yield Finding(
@@ -222,7 +222,8 @@ def rows_and_constants(log: pd.DataFrame, columns: Roles, names: Sequence[str]) 
             else "A row that stands in both training and held-out rows makes every score look better than it is.",
             "Check that no row was exported twice; split by a group (a customer, a visit) and not by row.",
         )
-    constant = [name for name in names if log[name].nunique(dropna=False) == 1]
+    table = found.columns.set_index("column").loc[list(names)]
+    constant = list(table.index[table["distinct"] + (table["missing"] > 0) == 1])
     if constant:
         yield Finding(
             "warning",
