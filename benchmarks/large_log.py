@@ -46,13 +46,14 @@ def write_log(path: Path, n_rows: int, n_prices: int = 10, demand: str = "D1", s
     replace_file(path, write)
 
 
-def train(path: Path, chunk_rows: int, passes: int) -> dict[str, float]:
-    """Stream the log ``passes`` times through DM; what it took, and the peak memory of this process."""
+def train(path: Path, chunk_rows: int, chunks: int | None) -> dict[str, float]:
+    """Stream so many chunks of the log through DM (all of them); what it took, and the peak memory of this process."""
     started = time.perf_counter()
     data = LoggedDataModule(path, "price", "bought", holdout=0.02, chunk_rows=chunk_rows)
     model = DirectMethod(data.shape, [0], get_protocol("matched"))
     read = time.perf_counter()
-    fit(model, data, max_epochs=passes * data.n_chunks)
+    chunks = data.n_chunks if chunks is None else chunks
+    fit(model, data, max_epochs=chunks)
     seconds = time.perf_counter() - read
     assert model.validation_nll is not None
     assert data.validation is not None
@@ -62,10 +63,10 @@ def train(path: Path, chunk_rows: int, passes: int) -> dict[str, float]:
         "actions": data.shape.n_actions,
         "chunk_rows": chunk_rows,
         "chunks": data.n_chunks,
-        "passes": passes,
+        "trained_chunks": chunks,
         "setup_seconds": round(read - started, 1),
         "train_seconds": round(seconds, 1),
-        "rows_a_second": round(passes * (data.n_rows - data.validation.n_rows) / seconds),
+        "rows_a_second": round(chunks / data.n_chunks * (data.n_rows - data.validation.n_rows) / seconds),
         "validation_nll": round(float(model.validation_nll), 4),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "file_megabytes": path.stat().st_size >> 20,
@@ -78,11 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, required=True, help="the log; written where it is not there")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--chunk-rows", type=int, default=100_000)
-    parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--chunks", type=int, help="to train on; by default all, which is one pass")
     parser.add_argument("--demand", choices=DEMANDS, default="D1", help="of the pricing data; D2 is drawn fastest")
     options = parser.parse_args(arguments)
-    if options.rows < 1 or options.passes < 1:
-        parser.error(f"rows={options.rows}, passes={options.passes}: allowed is from 1")
+    if options.rows < 1 or (options.chunks is not None and options.chunks < 1):
+        parser.error(f"rows={options.rows}, chunks={options.chunks}: allowed is from 1")
     if not options.file.exists():
         # in a process of its own, so that the peak is that of reading and training alone
         writer = multiprocessing.get_context("spawn").Process(
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if writer.exitcode:
             return 1
     try:
-        print(json.dumps(train(options.file, options.chunk_rows, options.passes)))
+        print(json.dumps(train(options.file, options.chunk_rows, options.chunks)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

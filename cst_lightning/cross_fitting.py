@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
 from sklearn.tree import DecisionTreeClassifier
 
@@ -96,8 +96,14 @@ def area_under_curve(probability: Floats, label: Codes) -> tuple[float, int]:
     """The largest one-against-the-rest AUC over the labels, and whose it is; 0.5 where no label has rows enough."""
     counts = np.bincount(label, minlength=probability.shape[1])
     enough = [c for c, n in enumerate(counts) if min(n, len(label) - n) >= _LEAST_ROWS]
-    areas = [(float(roc_auc_score(label == c, probability[:, c])), c) for c in enough]
+    areas = [(_area(probability[:, c], label == c), c) for c in enough]
     return max(areas, default=(0.5, 0))
+
+
+def _area(score: Floats, positive: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve, by ranks."""
+    n = int(positive.sum())
+    return float((rankdata(score)[positive].sum() - n * (n + 1) / 2) / (n * (len(positive) - n)))
 
 
 def auc_of_feature(value: Floats, label: Codes, n_labels: int, random_state: int) -> tuple[float, int]:
