@@ -7,6 +7,7 @@ replicates of a comparison (seeds times hyper-parameters) train as one Lightning
 from cst_lightning.backbones.direct_method import DirectMethod
 from cst_lightning.backbones.hsic import HSIC
 from cst_lightning.backbones.uniform_dm import UniformDM
+from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.fitting import LogDataModule, fit
@@ -24,6 +25,7 @@ __all__ = [
     "MATCHED",
     "RELEASED",
     "WRITTEN",
+    "CounterfactualClassifier",
     "DirectMethod",
     "Feedback",
     "InputError",

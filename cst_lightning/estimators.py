@@ -9,10 +9,13 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -59,6 +62,8 @@ class EstimatorBackbone(StackedModule):
 
     has_gradient = False
     per_action = False
+    base: Any = None  # the classifier that ``learner`` was given
+    _unseen: Tensor  # probability of an outcome that the estimator never saw
     protocol_fields = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,7 +71,7 @@ class EstimatorBackbone(StackedModule):
         if self.n_variants > 1 or self.factory is not None:
             raise InputError(f"{type(self).__name__} takes neither a network nor a grid of more than one value")
         self.fitted: list[list[Any]] = []  # by seed, and by action for a T-learner
-        self._unseen = 0.0  # probability of an outcome that the estimator never saw
+        self.register_buffer("_unseen", torch.zeros((), dtype=torch.float64))
 
     def make_estimator(self, seed: int) -> Any:
         """A new scikit-learn classifier; a ``GridSearchCV`` is searched on observed rows and never on pseudo-labels."""
@@ -105,11 +110,13 @@ class EstimatorBackbone(StackedModule):
         feedback = self._aligned(feedback).to("cpu")
         entries = self.entries(feedback, slice(None))
         target, weight = (t.double().numpy() for t in entries)
-        self._unseen = 1 / (feedback.n_rows + self.shape.n_outcomes)
-        self.fitted = [
-            self._fit_seed(place, feedback.x[place].double().numpy(), target[place], weight[place])
-            for place in range(len(self.seeds))
-        ]
+        self._unseen.fill_(1 / (feedback.n_rows + self.shape.n_outcomes))
+        # weights go to a pipeline's last step by name, whatever a user has set for models of his own
+        with config_context(enable_metadata_routing=False):
+            self.fitted = [
+                self._fit_seed(place, feedback.x[place].double().numpy(), target[place], weight[place])
+                for place in range(len(self.seeds))
+            ]
         self.stopped_epoch.fill_(1)
 
     @override
@@ -180,7 +187,7 @@ class EstimatorBackbone(StackedModule):
     def _logits_of(self, models: list[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[N, K, m-1]``."""
         n_actions, n_outcomes = self.shape.n_actions, self.shape.n_outcomes
-        p = np.full((len(x), n_actions, n_outcomes), self._unseen)
+        p = np.full((len(x), n_actions, n_outcomes), float(self._unseen))
         for k in range(n_actions):
             model = models[k] if self.per_action else models[0]
             features = x if self.per_action else _with_action(x, np.full(len(x), k))
@@ -194,6 +201,38 @@ class EstimatorBackbone(StackedModule):
             f"{type(self).__name__} cannot be kept in a checkpoint: a scikit-learn model could only be pickled; "
             "give the Trainer enable_checkpointing=False"
         )
+
+
+def learner(base: Any, *, per_action: bool, soft: bool) -> type[EstimatorBackbone]:
+    """A backbone of any scikit-learn classifier: an S-learner (contexts and indicators of the action), or a T-learner.
+
+    Args:
+        base: cloned for each fit, with a random state of its own where it has one that is None.
+        soft: whether it is to learn from probabilities, each a weighted sample an outcome.
+
+    Raises:
+        InputError: it has no ``predict_proba``, or is to learn from probabilities and takes no sample weights.
+    """
+    name = type(base).__name__
+    if isinstance(base, type) or not all(hasattr(base, method) for method in ("fit", "predict_proba", "get_params")):
+        raise InputError(f"base={base!r}: allowed is a scikit-learn classifier with predict_proba, not fitted yet")
+    if soft and not has_fit_parameter(base, "sample_weight") and not isinstance(base, Pipeline):
+        raise InputError(f"base={name} takes no sample weights, which soft pseudo-labels need; use method='pl'")
+
+    class Learner(EstimatorBackbone):
+        def make_estimator(self, seed: int) -> Any:
+            model = clone(base)
+            free = [key for key, value in model.get_params().items() if key.endswith("random_state") and value is None]
+            model.set_params(**dict.fromkeys(free, seed))
+            return model if per_action else make_pipeline(self._with_indicators(), model)
+
+        def _with_indicators(self) -> ColumnTransformer:
+            place = [self.shape.n_features]
+            one_hot = OneHotEncoder(categories=[np.arange(self.shape.n_actions)], sparse_output=False)
+            return ColumnTransformer([("action", one_hot, place)], remainder="passthrough")
+
+    Learner.name, Learner.per_action, Learner.base = name, per_action, base
+    return Learner
 
 
 def action_columns(n_features: int, n_actions: int) -> ColumnTransformer:

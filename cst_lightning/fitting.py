@@ -23,6 +23,9 @@ _QUIET = {
     "num_sanity_val_steps": 0,
 }
 
+#: of a loader of one item, and of Lightning's own use of torch
+_NO_NEWS = (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Total length of `list`.*")
+
 
 class LogDataModule(pl.LightningDataModule):
     """A log of one's own, and where there are any, logged rows held out for early stopping."""
@@ -75,6 +78,8 @@ def fit(
     if not arguments.get("barebones"):
         arguments = _QUIET | arguments
     with warnings.catch_warnings(), _without_notices():
+        for message in _NO_NEWS:
+            warnings.filterwarnings("ignore", message=message)
         if not module.has_gradient:
             warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
         pl.Trainer(**arguments).fit(module, datamodule=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -34,14 +35,35 @@ class Parts(Generic[T]):
         raise InputError(f"{error}{'; ' + broken if broken else ''}")
 
     def _at_path(self, path: str) -> type[T]:
-        module_name, _, class_name = path.rpartition(".")
         try:
-            part = getattr(importlib.import_module(module_name), class_name)
-        except Exception as error:  # whatever the module raises when it is imported
-            raise InputError(f"{self.kind} {path!r} cannot be imported: {error}") from error
-        if not (inspect.isclass(part) and issubclass(part, self.base)):
-            raise InputError(f"{self.kind} {path!r} is no {self.base.__name__}")
-        return part
+            return class_at(path, self.base)
+        except InputError as error:
+            raise InputError(f"{self.kind} {error}") from error.__cause__
+
+
+def class_at(path: str, base: type[T], packages: Sequence[str] | None = None) -> type[T]:
+    """The subclass of ``base`` at the path ``package.module.Class``.
+
+    Args:
+        packages: the only ones that anything is imported from; all by default, for a path that the user typed.
+    """
+    module_name, _, class_name = path.rpartition(".")
+    if packages is not None and module_name.partition(".")[0] not in packages:
+        raise InputError(f"{path!r} is of no trusted package: allowed are {', '.join(packages)}")
+    try:
+        part = getattr(importlib.import_module(module_name), class_name)
+    except Exception as error:  # whatever the module raises when it is imported
+        raise InputError(f"{path!r} cannot be imported: {error}") from error
+    if not (inspect.isclass(part) and issubclass(part, base)):
+        raise InputError(f"{path!r} is no {base.__name__}")
+    return part
+
+
+def path_of(part: type) -> str:
+    """The path that ``class_at`` finds ``part`` by."""
+    if "." in part.__qualname__ or part.__module__ == "__main__":
+        raise InputError(f"{part.__qualname__} of {part.__module__} cannot be named by a path: put it into a module")
+    return f"{part.__module__}.{part.__qualname__}"
 
 
 def find_parts(kind: str, package: ModuleType, base: type[T]) -> Parts[T]:

@@ -1,0 +1,356 @@
+"""Counterfactual classification as a scikit-learn estimator: from a log to the outcome of every action."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from cst_lightning.candidates import N_FOLDS, folds, train_candidates
+from cst_lightning.catalogue import METHODS, backbones
+from cst_lightning.encoding import FeatureEncoder, Label, Labels, as_frame, shown_list
+from cst_lightning.errors import InputError, unknown_name
+from cst_lightning.estimators import learner
+from cst_lightning.feedback import Feedback
+from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.protocols import MATCHED, Protocol
+from cst_lightning.recommending import allowed_actions, worth
+from cst_lightning.saving import load, save
+from cst_lightning.selection import RULES
+from cst_lightning.stacked import StackedModule
+
+_MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
+
+
+class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Predicts the outcome of *every* action from a log that shows the outcome of the action taken.
+
+    A few models (``n_models``) are trained, each stopped early on another fifth of the rows, and their predictions
+    averaged. With ``selection="auto"`` self-training is used only where it lowers the NLL of observed outcomes that
+    were held out: nothing here ever needs an outcome that was not observed.
+
+    Args:
+        backbone: ``dm`` (default), ``udm``, ``hsic``, ``s_logistic``, ``s_boosting``, ``t_logistic``, ..., or a class.
+            With ``base``: ``s_learner`` (default) or ``t_learner``, which has a model of its own for each action.
+        method: what may be trained on top: ``backbone`` (nothing), ``pl`` (self-training on the likeliest outcome),
+            ``pl_soft`` (default: on probabilities), or either with the CVAT loss, ``pl_cvat`` and ``pl_soft_cvat``.
+        base: a scikit-learn classifier with ``predict_proba``, to use in a network's place.
+        selection: ``auto`` or the name of a rule chooses among ``method`` and everything simpler (the backbone alone;
+            without CVAT; each CVAT weight). ``auto`` is ``observed_nll``; the others are ``ipw_nll`` (weighted by
+            inverse propensity), ``dr_nll`` (doubly robust) and ``cfcv`` (counterfactual cross-validation). None trains
+            ``method`` as it is.
+        cvat_weights: tried; a single one for ``selection=None``.
+        rounds: of self-training.
+        n_models: 1 to 5; by default 5, and 1 for more than 20,000 rows.
+        hidden, dropout, learning_rate, max_epochs: of the network and its training.
+        batch_size, patience: rows a step, and epochs without improvement on the held-out rows; by default 64 and 20,
+            and for more than 20,000 rows more rows and fewer epochs.
+        categorical: columns that are categories besides those of text: names or places.
+        missing: ``error``, or ``impute`` (the mean and an indicator; a category of its own).
+        propensity_floor: least propensity that is divided by, in ``udm`` and in the rules.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        random_state: as in scikit-learn.
+
+    Attributes:
+        actions_, classes_: the labels of actions ``[K]`` and outcomes ``[m]``, in the order of predictions.
+        method_, cvat_weight_: what was chosen. candidates_: all that was tried, with scores.
+        module_: the trained ``StackedModule``, one replicate a model. encoder_: of the features.
+        n_features_in_, feature_names_in_: as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        backbone: str | type[StackedModule] | None = None,
+        method: str = "pl_soft",
+        *,
+        base: Any = None,
+        selection: str | None = "auto",
+        cvat_weights: Sequence[float] = (0.01, 0.1, 1.0, 10.0),
+        rounds: int = 2,
+        n_models: int | None = None,
+        hidden: int = 128,
+        dropout: float = 0.2,
+        learning_rate: float = 1e-3,
+        max_epochs: int = 2000,
+        batch_size: int | None = None,
+        patience: int | None = None,
+        categorical: Sequence[str | int] = (),
+        missing: str = "error",
+        propensity_floor: float = 0.01,
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.backbone = backbone
+        self.method = method
+        self.base = base
+        self.selection = selection
+        self.cvat_weights = cvat_weights
+        self.rounds = rounds
+        self.n_models = n_models
+        self.hidden = hidden
+        self.dropout = dropout
+        self.learning_rate = learning_rate
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.patience = patience
+        self.categorical = categorical
+        self.missing = missing
+        self.propensity_floor = propensity_floor
+        self.device = device
+        self.random_state = random_state
+
+    # --- learning --------------------------------------------------------------------------------
+
+    def fit(self, X: Any, action: Any, outcome: Any, propensity: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Learn from a log.
+
+        Args:
+            X: contexts ``[N, columns]``: pandas, polars, Arrow, NumPy, sparse or torch; text columns are categories.
+            action: the action taken, ``[N]``, of any labels.
+            outcome: the outcome observed, ``[N]``, of any labels; None or NaN where it was not observed.
+            propensity: the probability with which the action was taken, ``[N]``, or of each action, ``[N, K]`` in
+                the order of ``actions_``; used by ``udm`` and by rules that weight by it, estimated by default.
+            sample_weight: how much a row counts, ``[N]``.
+
+        Raises:
+            InputError: an option, column or row that cannot be worked with.
+        """
+        part, rule = self._chosen_part(), self._rule()
+        frame = as_frame(X)
+        validate_data(self, X, skip_check_array=True)
+        self.n_features_in_ = frame.shape[1]
+        actions, outcomes = Labels.of("action", action), Labels.of("outcome", outcome)
+        log = self._log(frame, actions, outcomes, action, outcome, propensity, sample_weight)
+        random = check_random_state(self.random_state)
+        n_models = self._n_models(log.n_rows)
+        train, held_out = folds(log, n_models, random)
+        first_seed = int(random.randint(2**31 - N_FOLDS))
+        seeds = range(first_seed, first_seed + n_models)
+        fitter = partial(fit, accelerator="gpu" if self._device() == "cuda" else "cpu", barebones=True)
+        data, protocol = LogDataModule(train, held_out), self._protocol(log.n_rows)
+        self.module_, self.candidates_, chosen = train_candidates(
+            part, self.method, rule, data, seeds, protocol, fitter
+        )
+        self.method_, self.cvat_weight_ = chosen.method, chosen.cvat_weight
+        if bool((self.module_.failed_epoch > 0).any()):
+            raise InputError(
+                f"training diverged (learning_rate={self.learning_rate}): its loss turned infinite; lower the "
+                "learning rate, or look for huge values among the features"
+            )
+        self.actions_, self.classes_ = actions.array(), outcomes.array()
+        self._actions, self._outcomes = actions, outcomes
+        return self
+
+    def _log(
+        self,
+        frame: pd.DataFrame,
+        actions: Labels,
+        outcomes: Labels,
+        action: Any,
+        outcome: Any,
+        propensity: Any,
+        weight: Any,
+    ) -> Feedback:
+        n_rows = len(frame)
+        if n_rows < 2 * N_FOLDS:
+            raise InputError(f"the log has {n_rows} rows: at least {2 * N_FOLDS} are needed, and some hundred to learn")
+        taken, seen = actions.index(action), outcomes.index(outcome)
+        for role, column in (("action", taken), ("outcome", seen)):
+            if len(column) != n_rows:
+                raise InputError(f"{role} has {len(column)} rows, X has {n_rows}")
+        missing = np.flatnonzero(taken < 0)
+        if len(missing):
+            raise InputError(f"action is missing in row {missing[0]}: every row needs the action that was taken")
+        if len(outcomes.values) < 2:
+            raise InputError(
+                f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "
+                "fewer than two different outcomes"
+            )
+        self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
+        x = self.encoder_.transform(frame)
+        given = None if propensity is None else _propensity(propensity, taken, len(actions.values))
+        _warn_of_rare(actions, outcomes, taken, seen)
+        n_actions, n_outcomes = len(actions.values), len(outcomes.values)
+        return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
+
+    # --- options ---------------------------------------------------------------------------------
+
+    def _chosen_part(self) -> type[StackedModule]:
+        if self.method not in METHODS:
+            raise unknown_name("method", str(self.method), METHODS)
+        method = METHODS[self.method]
+        if self.base is not None:
+            if self.backbone not in (None, "s_learner", "t_learner"):
+                raise InputError(f"backbone={self.backbone!r} with a base: allowed are s_learner and t_learner")
+            part: type[StackedModule] = learner(self.base, per_action=self.backbone == "t_learner", soft=method.soft)
+        elif self.backbone in ("s_learner", "t_learner"):
+            raise InputError(f"backbone={self.backbone!r} needs base=, a scikit-learn classifier")
+        elif isinstance(self.backbone, type) and issubclass(self.backbone, StackedModule):
+            part = self.backbone
+        else:
+            part = backbones().get(str(self.backbone or "dm"))
+        if method.cvat and not part.has_gradient:
+            name = self.base or self.backbone
+            raise InputError(
+                f"method={self.method}: {name} has no gradient for CVAT; allowed are backbone, pl, pl_soft"
+            )
+        if method.cvat and self.selection is None and len(self.cvat_weights) != 1:
+            raise InputError(f"cvat_weights={self.cvat_weights}: selection=None chooses nothing, so give a single one")
+        return part
+
+    def _rule(self) -> str | None:
+        rule = "observed_nll" if self.selection == "auto" else self.selection
+        honest = ["auto", *(name for name, known in RULES.items() if not known.oracle)]
+        if rule is not None and rule not in honest:
+            raise unknown_name("selection", str(rule), honest)
+        return rule
+
+    def _n_models(self, n_rows: int) -> int:
+        n_models = self.n_models if self.n_models is not None else (N_FOLDS if n_rows <= _MANY_ROWS else 1)
+        if not 1 <= n_models <= N_FOLDS:
+            raise InputError(f"n_models={self.n_models}: allowed are 1 to {N_FOLDS}")
+        return int(n_models)
+
+    def _protocol(self, n_rows: int) -> Protocol:
+        """The level field's settings, with larger minibatches and less patience for many rows."""
+        n_train = n_rows - n_rows // N_FOLDS
+        growth = max(1.0, n_rows / _MANY_ROWS)
+        return MATCHED.replace(
+            hidden=self.hidden,
+            hidden_udm=self.hidden,
+            hidden_cst=self.hidden,
+            dropout=self.dropout,
+            learning_rate=self.learning_rate,
+            learning_rate_hsic=self.learning_rate,
+            learning_rate_cst=self.learning_rate,
+            max_epochs=self.max_epochs,
+            max_epochs_hsic=self.max_epochs,
+            max_epochs_udm=self.max_epochs,
+            max_epochs_cst=(self.max_epochs,),
+            batch_size=min(n_train, self.batch_size or min(1024, 64 * 2 ** int(np.log2(growth)))),
+            patience=self.patience or max(2, round(20 / growth)),
+            rounds=self.rounds,
+            cvat_weights=tuple(self.cvat_weights),
+            propensity_floor=self.propensity_floor,
+        )
+
+    def _device(self) -> str:
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise InputError(f"device={self.device!r}: allowed are auto, cpu and cuda")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device='cuda': there is no CUDA device here; allowed are auto and cpu")
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+    # --- predicting ------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Probability of each outcome under each action, ``[n, K, m]``, ordered as ``actions_`` and ``classes_``."""
+        check_is_fitted(self)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        frame = as_frame(X)
+        if frame.shape[1] != self.n_features_in_:
+            raise InputError(f"X has {frame.shape[1]} columns, and had {self.n_features_in_} in training")
+        x = torch.from_numpy(self.encoder_.transform(frame))
+        return np.asarray(self.module_(x).double().mean(0))
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The likeliest outcome under each action, ``[n, K]``, as it was labelled."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(-1)])
+
+    def recommend(self, X: Any, value: Any = None, actions: Any = None) -> NDArray[Any]:  # noqa: N803
+        """The action of highest expected value, ``[n]``, as it was labelled.
+
+        Args:
+            value: what an outcome is worth: a dict by outcome; or numbers ``[m]``, ``[K, m]`` (by action: a price times
+                bought) or ``[n, K, m]``. By default outcomes that are numbers or booleans are worth themselves.
+            actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]``.
+        """
+        expected = self.expected_value(X, value)
+        expected[~allowed_actions(actions, len(expected), self._actions)] = -np.inf
+        return np.asarray(self.actions_[expected.argmax(1)])
+
+    def expected_value(self, X: Any, value: Any = None) -> NDArray[np.float64]:  # noqa: N803
+        """Expected value of each action, ``[n, K]``; ``value`` as in ``recommend``."""
+        p = self.predict_proba(X)
+        return np.asarray((p * worth(value, p.shape, self._outcomes)).sum(-1))
+
+    def score(self, X: Any, action: Any, outcome: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Mean log-likelihood of the observed outcomes (higher is better): no other outcome is needed."""
+        p = self.predict_proba(X)
+        taken, seen = self._actions.index(action), self._outcomes.index(outcome)
+        if not len(p) == len(taken) == len(seen):
+            raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
+        weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)
+        if not weight.sum() > 0:
+            raise InputError("outcome is missing in every row: nothing can be scored")
+        likelihood = p[np.arange(len(p)), taken, seen].clip(np.finfo(np.float32).tiny)
+        return float(np.average(np.log(likelihood), weights=weight))
+
+    # --- keeping ---------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to the folder ``path``: see ``cst_lightning.saving``."""
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | Path, trust: Sequence[str] = ()) -> CounterfactualClassifier:
+        """The model that ``save`` wrote; classes of your own only from the packages named in ``trust``."""
+        return load(CounterfactualClassifier, path, trust)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.string = tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = self.missing == "impute"
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+def _propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Tensor:
+    """``[N, K]`` from that or from the propensity of the action taken; the others then share the rest evenly.
+
+    (Nothing looks at those of the actions not taken.)
+    """
+    value = np.asarray(given, float)
+    n_rows = len(taken)
+    if value.shape not in ((n_rows,), (n_rows, n_actions)):
+        raise InputError(f"propensity has shape {value.shape}: allowed are ({n_rows},) and ({n_rows}, {n_actions})")
+    of_taken = value if value.ndim == 1 else value[np.arange(n_rows), taken]
+    wrong = np.flatnonzero(~((of_taken > 0) & (of_taken <= 1)))
+    if len(wrong):
+        shown = ", ".join(f"{of_taken[row]:g} in row {row}" for row in wrong[:5])
+        raise InputError(f"propensity of the action taken is {shown}: allowed is above 0, at most 1")
+    if value.ndim == 2:
+        return torch.from_numpy(value)
+    rest = (1 - value) / max(1, n_actions - 1)
+    if n_actions == 1 and (value < 1).any():
+        raise InputError(f"propensity is {value.min():g} in row {value.argmin()}: with one action it is 1")
+    every = np.repeat(rest[:, None], n_actions, 1)
+    every[np.arange(n_rows), taken] = value
+    return torch.from_numpy(every)
+
+
+def _warn_of_rare(actions: Labels, outcomes: Labels, taken: NDArray[np.int64], seen: NDArray[np.int64]) -> None:
+    """Of actions with too little to learn from."""
+    observed = seen >= 0
+    for place, label in enumerate(actions.values):
+        n_rows = int((taken[observed] == place).sum())
+        different: list[Label] = [outcomes.values[k] for k in np.unique(seen[observed & (taken == place)])]
+        if n_rows < N_FOLDS:
+            message = f"has {n_rows} observed outcomes: what is predicted for it comes from the other actions"
+        elif len(different) == 1:
+            message = f"was only ever seen with outcome {different[0]!r}: it will be predicted so"
+        else:
+            continue
+        warnings.warn(f"action {label!r} {message}", stacklevel=3)

@@ -1,0 +1,62 @@
+"""From predicted outcomes to the action to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cst_lightning.encoding import Labels, shown_list
+from cst_lightning.errors import InputError
+
+
+def worth(value: Any, shape: tuple[int, ...], outcomes: Labels) -> NDArray[np.float64]:
+    """What each outcome is worth, in a shape that goes with probabilities of ``shape``, ``[n, K, m]``."""
+    if value is None:
+        if isinstance(outcomes.values[0], str):
+            raise InputError(
+                f"value: outcomes are text ({shown_list(outcomes.values)}), so say what each is worth, as in "
+                f"value={dict.fromkeys(outcomes.values, 0) | {outcomes.values[-1]: 1}}"
+            )
+        return np.array(outcomes.values, float)
+    if isinstance(value, Mapping):
+        missing = [label for label in outcomes.values if label not in value]
+        if missing or len(value) > len(outcomes.values):
+            raise InputError(f"value={dict(value)}: give each of {shown_list(outcomes.values)} a number")
+        return np.array([value[label] for label in outcomes.values], float)
+    worth = np.asarray(value, float)
+    if worth.shape not in (shape[2:], shape[1:], shape) or not np.isfinite(worth).all():
+        raise InputError(
+            f"value has shape {worth.shape}: allowed are finite numbers of shape {shape[2:]} (by outcome), "
+            f"{shape[1:]} (by action and outcome) or {shape}"
+        )
+    return worth
+
+
+def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool_]:
+    """Which actions are allowed in each row, bool ``[n, K]``: see ``recommend``."""
+    n_actions = len(known.values)
+    if actions is None:
+        return np.ones((n_rows, n_actions), bool)
+    given = actions if isinstance(actions, list | tuple) else np.asarray(actions)
+    if isinstance(given, np.ndarray) and given.dtype == bool:
+        allowed = given
+    else:
+        a_row = len(given) == n_rows and all(isinstance(row, list | tuple | set | np.ndarray) for row in given)
+        rows = [_places(row, known) for row in given] if a_row else [_places(given, known)] * n_rows
+        allowed = np.stack(rows) if rows else np.ones((0, n_actions), bool)
+    if allowed.shape != (n_rows, n_actions):
+        raise InputError(f"actions has shape {allowed.shape}: booleans of shape ({n_rows}, {n_actions}) are allowed")
+    empty = np.flatnonzero(~allowed.any(1))
+    if len(empty):
+        raise InputError(f"actions allows none in row {empty[0]}: at least one is needed")
+    return allowed
+
+
+def _places(labels: Any, known: Labels) -> NDArray[np.bool_]:
+    """Which actions a list names, bool ``[K]``."""
+    allowed = np.zeros(len(known.values), bool)
+    allowed[known.index(list(labels))] = True
+    return allowed

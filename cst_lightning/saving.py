@@ -1,0 +1,178 @@
+"""Keeping a trained ``CounterfactualClassifier``: a folder of JSON and safetensors, of which nothing is ever run.
+
+``model.json`` says what the model is, ``model.safetensors`` holds a network's weights, and ``learners/*.skops`` a
+scikit-learn learner's models.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.validation import check_is_fitted
+
+from cst_lightning.candidates import Candidate
+from cst_lightning.encoding import FeatureEncoder, Labels
+from cst_lightning.errors import InputError
+from cst_lightning.estimators import EstimatorBackbone, learner
+from cst_lightning.registry import class_at, path_of
+from cst_lightning.stacked import StackedModule
+from cst_lightning.version import VERSION
+
+if TYPE_CHECKING:
+    from cst_lightning.classifier import CounterfactualClassifier
+
+_FORMAT = 1
+_OURS = "cst_lightning"
+#: types of scikit-learn's models that skops does not know for harmless: none of them runs anything when it is read
+_SKLEARN = ("sklearn.", f"{_OURS}.", "functools.partial")
+
+
+def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
+    """Write a fitted classifier to the folder ``path``, whole or not at all; an older model there is replaced.
+
+    Raises:
+        InputError: ``path`` is something else than a model, or the classifier holds what cannot be kept.
+    """
+    check_is_fitted(classifier)
+    path = Path(path)
+    if path.exists() and not (path / "model.json").is_file():
+        raise InputError(f"{path} is there and is no model: name a new folder, or one that a model was saved to")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
+        new, old = Path(temporary) / "new", Path(temporary) / "old"
+        new.mkdir()
+        (new / "model.json").write_text(json.dumps(_description(classifier), indent=1, allow_nan=False))
+        _write_module(classifier.module_, new)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+
+
+def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence[str] = ()) -> CounterfactualClassifier:
+    """The classifier that ``save`` wrote; it predicts the same, bit for bit on one machine.
+
+    Args:
+        kind: of the classifier.
+        trust: packages of your own whose classes the model may name; of no other package anything is imported.
+
+    Raises:
+        InputError: the folder holds no whole model, or one of a class that is not trusted.
+    """
+    path = Path(path)
+    try:
+        kept = json.loads((path / "model.json").read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} holds no model: model.json cannot be read ({error})") from error
+    if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
+        raise InputError(f"{path}/model.json is of no format that this version ({VERSION}) reads: allowed is {_FORMAT}")
+    try:
+        parameters = kept["parameters"]
+        if kept["base"] is not None:
+            parameters["base"] = _read_learner(path / "learners" / "base.skops", trust)
+        if parameters["backbone"] is not None and "." in parameters["backbone"]:
+            parameters["backbone"] = class_at(parameters["backbone"], StackedModule, (_OURS, *trust))
+        classifier = kind(**parameters)
+        classifier._actions = Labels("action", tuple(kept["actions"]))
+        classifier._outcomes = Labels("outcome", tuple(kept["outcomes"]))
+        classifier.actions_, classifier.classes_ = classifier._actions.array(), classifier._outcomes.array()
+        classifier.encoder_ = FeatureEncoder.from_dict(kept["encoder"])
+        classifier.candidates_ = [Candidate(**candidate) for candidate in kept["candidates"]]
+        classifier.method_, classifier.cvat_weight_ = kept["method"], kept["cvat_weight"]
+        classifier.n_features_in_ = kept["n_features_in"]
+        if kept["feature_names_in"] is not None:
+            classifier.feature_names_in_ = np.array(kept["feature_names_in"], dtype=object)
+        classifier.module_ = _read_module(classifier, kept["module"], path, trust)
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} holds a damaged model ({type(error).__name__}: {error})") from error
+    return classifier
+
+
+def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
+    parameters = classifier.get_params(deep=False)
+    base, backbone = parameters.pop("base"), parameters["backbone"]
+    if isinstance(backbone, type):
+        parameters["backbone"] = path_of(backbone)
+    if not isinstance(parameters["random_state"], int | None):
+        parameters["random_state"] = None  # a stream that has run on: there is nothing to begin it with again
+    for name in ("cvat_weights", "categorical"):
+        parameters[name] = list(parameters[name])
+    module, names = classifier.module_, getattr(classifier, "feature_names_in_", None)
+    return {
+        "format": _FORMAT,
+        "version": VERSION,
+        "parameters": {name: _plain(value) for name, value in parameters.items()},
+        "base": None if base is None else type(base).__name__,
+        "module": {"class": None if base is not None else path_of(type(module)), "hparams": dict(module.hparams)},
+        "actions": [_plain(label) for label in classifier._actions.values],
+        "outcomes": [_plain(label) for label in classifier._outcomes.values],
+        "encoder": classifier.encoder_.to_dict(),
+        "candidates": [asdict(candidate) for candidate in classifier.candidates_],
+        "method": classifier.method_,
+        "cvat_weight": classifier.cvat_weight_,
+        "n_features_in": classifier.n_features_in_,
+        "feature_names_in": None if names is None else list(names),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _write_module(module: StackedModule, folder: Path) -> None:
+    save_file({name: value.contiguous() for name, value in module.state_dict().items()}, folder / "model.safetensors")
+    if not isinstance(module, EstimatorBackbone):
+        return
+    (folder / "learners").mkdir()
+    skops = _skops()
+    for place, models in enumerate(module.fitted):
+        for number, model in enumerate(models):
+            best = model.best_estimator_ if isinstance(model, GridSearchCV) else model
+            skops.dump(best, folder / "learners" / f"{place}-{number}.skops")
+    if module.base is not None:
+        skops.dump(module.base, folder / "learners" / "base.skops")
+
+
+def _read_module(
+    classifier: CounterfactualClassifier, kept: dict[str, Any], path: Path, trust: Sequence[str]
+) -> StackedModule:
+    if classifier.base is None:
+        part = class_at(kept["class"], StackedModule, (_OURS, *trust))
+    else:
+        part = learner(classifier.base, per_action=classifier.backbone == "t_learner", soft=False)
+    module = part(**kept["hparams"])
+    module.load_state_dict(load_file(path / "model.safetensors"))
+    if isinstance(module, EstimatorBackbone):
+        n_models = module.shape.n_actions if module.per_action else 1
+        module.fitted = [
+            [_read_learner(path / "learners" / f"{place}-{number}.skops", trust) for number in range(n_models)]
+            for place in range(len(module.seeds))
+        ]
+    return module
+
+
+def _read_learner(file: Path, trust: Sequence[str]) -> Any:
+    skops, trusted = _skops(), (*_SKLEARN, *(f"{package}." for package in trust))
+    types = skops.get_untrusted_types(file=file)
+    strange = [name for name in types if not name.startswith(trusted)]
+    if strange:
+        raise InputError(f"{file} names {strange[0]}, which is not trusted: pass trust=[its package] if you know it")
+    return skops.load(file, trusted=types)
+
+
+def _skops() -> Any:
+    try:
+        import skops.io  # an extra
+    except ImportError as error:
+        raise InputError("a scikit-learn learner is kept with skops: pip install 'cst-lightning[skops]'") from error
+    return skops.io

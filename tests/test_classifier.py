@@ -1,0 +1,433 @@
+"""The scikit-learn estimator, as a person with a log uses it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
+
+QUICK = {"hidden": 6, "max_epochs": 4, "random_state": 0}
+
+
+def make_log(n=120, k=3, m=2, seed=0):
+    rng = np.random.default_rng(seed)
+    x = pd.DataFrame(
+        {"age": rng.normal(40, 10, n), "visits": rng.integers(0, 9, n), "city": rng.choice(["Oslo", "Rome"], n)}
+    )
+    action = np.array(["low", "mid", "high", "top"])[rng.integers(k, size=n)]
+    action[:k] = ["low", "mid", "high", "top"][:k]
+    outcome = np.array(["left", "one", "many"])[rng.integers(m, size=n)]
+    return x, action, outcome
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, action, outcome = make_log()
+    return CounterfactualClassifier(**QUICK).fit(x, action, outcome), x, action, outcome
+
+
+def test_it_predicts_every_action_in_the_labels_given(fitted):
+    model, x, action, outcome = fitted
+    p = model.predict_proba(x)
+    assert p.shape == (120, 3, 2)
+    assert np.allclose(p.sum(-1), 1)
+    assert model.actions_.tolist() == ["high", "low", "mid"]
+    assert model.classes_.tolist() == ["left", "one"]
+    predicted = model.predict(x)
+    assert (predicted == np.where(p[..., 1] > p[..., 0], "one", "left")).all()
+    places = [model.actions_.tolist().index(a) for a in action], [model.classes_.tolist().index(r) for r in outcome]
+    assert model.score(x, action, outcome) == pytest.approx(np.log(p[np.arange(120), *places]).mean())
+    assert [c.method for c in model.candidates_] == ["backbone", "pl_soft"]
+    assert min(model.candidates_, key=lambda c: c.score).method == model.method_
+
+
+def test_the_same_random_state_gives_the_same_model(fitted):
+    model, x, action, outcome = fitted
+    assert np.array_equal(clone(model).fit(x, action, outcome).predict_proba(x), model.predict_proba(x))
+    other = clone(model).set_params(random_state=1).fit(x, action, outcome)
+    assert not np.allclose(other.predict_proba(x), model.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [(["b", "a", "c"], str), ([True, False, True], bool), ([2.5, 10.0, 7.0], float), ([30, -4, 7], int)],
+)
+def test_labels_of_any_kind_come_back_as_they_were_given(labels, kind):
+    x, action, _ = make_log()
+    places = pd.factorize(action)[0]
+    action = np.array(labels)[places]
+    outcome = np.array(labels)[(places + np.arange(120)) % 3]
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, outcome)
+    assert sorted(set(labels)) == model.actions_.tolist() == model.classes_.tolist()
+    predicted = model.predict(x).ravel().tolist()
+    assert all(isinstance(value, kind) for value in predicted)
+    value = dict.fromkeys(set(labels), 1.0)
+    assert set(model.recommend(x, value=value).tolist()) <= set(labels)
+
+
+def test_every_kind_of_frame_gives_the_same_model():
+    x, action, outcome = make_log()
+    numbers = x[["age", "visits"]]
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    want = clone(model).fit(numbers, action, outcome).predict_proba(numbers)
+    array = numbers.to_numpy(float)
+    for given in (polars.from_pandas(numbers), pa.Table.from_pandas(numbers), array, torch.tensor(array),
+                  scipy.sparse.csr_matrix(array), array.tolist()):  # fmt: skip
+        again = clone(model).fit(given, action, outcome)
+        assert np.array_equal(again.predict_proba(given), want), type(given)
+    assert again.n_features_in_ == 2
+    for y in (list(outcome), pd.Series(outcome), polars.Series(outcome), pa.array(outcome)):
+        assert np.array_equal(clone(model).fit(array, action, y).predict_proba(array), want)
+
+
+def test_columns_at_prediction_are_those_of_training(fitted):
+    model, x, _, _ = fitted
+    assert model.feature_names_in_.tolist() == ["age", "visits", "city"]
+    for wrong, message in [
+        (x.rename(columns={"age": "years"}), "years"),
+        (x.assign(more=1), "more"),
+        (x[["visits", "age", "city"]], "order"),
+        (x[["age"]], "visits"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.predict(wrong)
+    with pytest.warns(UserWarning, match="'city' holds 'Bonn' in row 3, which training had not"):
+        model.predict(x.assign(city=["Oslo"] * 3 + ["Bonn"] + ["Rome"] * 116))
+
+
+def test_the_recommended_action_is_the_most_valuable_of_those_allowed(fitted):
+    model, x, _, _ = fitted
+    p = model.predict_proba(x)[..., 1]
+    value = {"one": 1, "left": 0}
+    assert (model.recommend(x, value) == model.actions_[p.argmax(1)]).all()
+    assert np.allclose(model.expected_value(x, value), p)
+    prices = np.array([[0, 9.0], [0, 1.0], [0, 4.0]])  # high, low, mid
+    assert (model.recommend(x, prices) == model.actions_[(p * prices[:, 1]).argmax(1)]).all()
+    assert set(model.recommend(x, value, actions=["low"])) == {"low"}
+    a_row = [["low"] if row % 2 else ["mid", "high"] for row in range(120)]
+    chosen = model.recommend(x, value, actions=a_row)
+    assert all(choice in allowed for choice, allowed in zip(chosen, a_row, strict=True))
+    mask = np.zeros((120, 3), bool)
+    mask[:, 2] = True
+    assert set(model.recommend(x, value, actions=mask)) == {"mid"}
+    for call, message in [
+        ({"value": None}, "outcomes are text"),
+        ({"value": {"one": 1}}, "give each of 'left', 'one' a number"),
+        ({"value": [1, 2, 3]}, r"value has shape \(3,\)"),
+        ({"value": value, "actions": ["lowest"]}, "action 'lowest' in row 0 was not in training"),
+        ({"value": value, "actions": [["low"]] * 119 + [[]]}, "actions allows none in row 119"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            model.recommend(x, **call)
+
+
+def test_numeric_outcomes_are_worth_themselves():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, np.where(outcome == "one", 5, 0))
+    assert np.allclose(model.expected_value(x), 5 * model.predict_proba(x)[..., 1])
+
+
+@pytest.mark.parametrize("k", [2, 50])
+@pytest.mark.parametrize("method", ["pl_soft", "pl_cvat"])
+def test_any_number_of_actions_and_outcomes(k, method):
+    rng = np.random.default_rng(0)
+    n = 400
+    x, action, outcome = rng.normal(size=(n, 3)), np.arange(n) % k, rng.integers(3, size=n)
+    settings = QUICK | {"cvat_weights": (1.0,), "n_models": 1, "max_epochs": 2}
+    model = CounterfactualClassifier(method=method, **settings).fit(x, action, outcome)
+    assert model.predict_proba(x).shape == (n, k, 3)
+    assert len(model.candidates_) == (2 if method == "pl_soft" else 3)
+
+
+def test_a_missing_outcome_is_left_out():
+    x, action, outcome = make_log()
+    outcome = outcome.astype(object)
+    outcome[::4] = None
+    settings = {"method": "backbone", "n_models": 1, **QUICK}
+    p = CounterfactualClassifier(**settings).fit(x, action, outcome).predict_proba(x)
+    assert np.isfinite(p).all()
+    other = np.where(pd.isna(outcome), np.nan, outcome == "one").astype(float)
+    assert np.allclose(p, CounterfactualClassifier(**settings).fit(x, action, other).predict_proba(x))
+
+
+@pytest.mark.parametrize("learner", [HistGradientBoostingClassifier(max_iter=5), LogisticRegression(), GaussianNB()])
+@pytest.mark.parametrize("backbone", ["s_learner", "t_learner"])
+def test_any_scikit_learn_classifier_can_be_the_base(learner, backbone, tmp_path):
+    x, action, outcome = make_log(m=3)
+    model = CounterfactualClassifier(backbone, base=learner, n_models=2, random_state=0).fit(x, action, outcome)
+    assert model.predict_proba(x).shape == (120, 3, 3)
+    assert [c.method for c in model.candidates_] == ["backbone", "pl_soft"]
+    model.save(tmp_path / "model")
+    assert np.array_equal(CounterfactualClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
+
+
+def test_a_base_that_cannot_serve_is_an_error():
+    x, action, outcome = make_log()
+    for settings, message in [
+        ({"base": KNeighborsClassifier()}, "takes no sample weights"),
+        ({"base": StandardScaler()}, "predict_proba"),
+        ({"base": GaussianNB(), "method": "pl_cvat"}, "no gradient for CVAT"),
+        ({"base": GaussianNB(), "backbone": "dm"}, "allowed are s_learner and t_learner"),
+        ({"backbone": "s_learner"}, "needs base="),
+    ]:
+        with pytest.raises(InputError, match=message):
+            CounterfactualClassifier(**settings).fit(x, action, outcome)
+    hard = CounterfactualClassifier(base=KNeighborsClassifier(), method="pl").fit(x, action, outcome)
+    assert hard.predict(x).shape == (120, 3)
+
+
+def test_selection_none_trains_the_method_as_it_is():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="pl_cvat", selection=None, cvat_weights=(0.1,), **QUICK)
+    model.fit(x, action, outcome)
+    assert (model.method_, model.cvat_weight_) == ("pl_cvat", 0.1)
+    assert [c.score for c in model.candidates_] == [None, None]
+
+
+@pytest.mark.parametrize("rule", ["observed_nll", "ipw_nll", "dr_nll", "cfcv"])
+def test_each_rule_chooses_the_candidate_of_lowest_score(rule):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="pl_cvat", selection=rule, cvat_weights=(1.0,), n_models=2, **QUICK)
+    model.fit(x, action, outcome)
+    best = min(model.candidates_, key=lambda c: c.score)
+    assert (model.method_, model.cvat_weight_) == (best.method, best.cvat_weight)
+    assert [(c.method, c.cvat_weight) for c in model.candidates_] == [
+        ("backbone", None),
+        ("pl", None),
+        ("pl_cvat", 1.0),
+    ]
+
+
+def test_propensities_reach_what_weights_by_them():
+    x, action, outcome = make_log()
+    settings = {"method": "backbone", "n_models": 1, **QUICK}
+    even, skewed = np.full(120, 1 / 3), np.linspace(0.05, 1, 120)
+    p = [
+        CounterfactualClassifier("udm", **settings).fit(x, action, outcome, pi).predict_proba(x)
+        for pi in (even, skewed)
+    ]
+    assert not np.allclose(*p)
+    full = np.full((120, 3), 1 / 3)
+    assert np.array_equal(
+        CounterfactualClassifier("udm", **settings).fit(x, action, outcome, full).predict_proba(x), p[0]
+    )
+
+
+def test_it_searches_a_grid_by_what_was_observed():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONHASHSEED", "0")
+        from sklearn import config_context
+
+        with config_context(enable_metadata_routing=True):
+            model = model.set_fit_request(outcome=True).set_score_request(outcome=True)
+            search = GridSearchCV(model, {"hidden": [4, 8]}, cv=2, error_score="raise").fit(x, action, outcome=outcome)
+    assert search.best_params_["hidden"] in (4, 8)
+    assert (search.cv_results_["mean_test_score"] < 0).all()
+    pipeline = make_pipeline(StandardScaler(), clone(search.best_estimator_))
+    pipeline.fit(x[["age", "visits"]], action, counterfactualclassifier__outcome=outcome)
+    assert pipeline.predict_proba(x[["age", "visits"]]).shape == (120, 3, 2)
+
+
+class Mine(DirectMethod):
+    """A backbone of one's own."""
+
+    name = "mine"
+
+
+def test_models_come_back_in_a_new_process(tmp_path):
+    x, action, outcome = make_log()
+    x.to_parquet(tmp_path / "x.parquet")
+    every = [{}, {"method": "pl_cvat"}, {"backbone": "hsic"}, {"backbone": "s_logistic", "n_models": 1}]
+    models = [CounterfactualClassifier(**(QUICK | settings | {"missing": "impute"})) for settings in every]
+    for place, model in enumerate(models):
+        model.fit(x, action, outcome).save(tmp_path / f"model{place}")
+    code = (
+        "import numpy as np, pandas as pd; from cst_lightning import CounterfactualClassifier as C; "
+        "x = pd.read_parquet('x.parquet'); "
+        "[np.save(f'p{i}.npy', C.load(f'model{i}').predict_proba(x)) for i in range(4)]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    for place, model in enumerate(models):
+        assert np.array_equal(np.load(tmp_path / f"p{place}.npy"), model.predict_proba(x))
+        again = CounterfactualClassifier.load(tmp_path / f"model{place}")
+        assert again.get_params() == model.get_params() | {"cvat_weights": list(model.cvat_weights), "categorical": []}
+        assert (again.candidates_, again.method_) == (model.candidates_, model.method_)
+
+
+def test_a_class_of_ones_own_is_loaded_only_where_it_is_trusted(tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(Mine, method="backbone", **QUICK).fit(x, action, outcome)
+    model.save(tmp_path / "model")
+    with pytest.raises(InputError, match=r"'tests.test_classifier.Mine' is of no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
+    model = fitted[0]
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("kept")
+    with pytest.raises(InputError, match="is no model"):
+        model.save(tmp_path / "precious")
+    assert (tmp_path / "precious" / "file").read_text() == "kept"
+    with pytest.raises(InputError, match=r"model\.json cannot be read"):
+        CounterfactualClassifier.load(tmp_path / "precious")
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "model")  # again, in its place
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "precious"]
+    text = (tmp_path / "model" / "model.json").read_text()
+    for damage in ("", "[]", "{}", text[: len(text) // 2], text.replace('"encoder"', '"coder"')):
+        (tmp_path / "model" / "model.json").write_text(damage)
+        with pytest.raises(InputError):
+            CounterfactualClassifier.load(tmp_path / "model")
+    strange = json.loads(text)
+    strange["module"]["class"] = "subprocess.Popen"
+    (tmp_path / "model" / "model.json").write_text(json.dumps(strange))
+    with pytest.raises(InputError, match="no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    (tmp_path / "model" / "model.json").write_text(text)
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match="damaged"):
+        CounterfactualClassifier.load(tmp_path / "model")
+
+
+def bad(**changes):
+    x, action, outcome = make_log()
+    log = {"X": x, "action": action, "outcome": outcome}
+    return log | {name: change(log[name.replace("propensity", "action")]) for name, change in changes.items()}
+
+
+def put(value, row=7):
+    def change(column):
+        column = np.array(column, dtype=object)
+        column[row] = value
+        return column
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (bad(action=put(None)), "action is missing in row 7"),
+        (bad(outcome=lambda r: np.full(len(r), "one")), "outcome holds 'one' alone"),
+        (bad(outcome=lambda r: r[:-1]), "outcome has 119 rows, X has 120"),
+        (bad(action=lambda a: np.column_stack([a, a])), r"action has shape \(120, 2\)"),
+        (bad(outcome=lambda r: np.array([1, "1"] * 60, dtype=object)), "differ only by type or spaces: 1 and '1'"),
+        (bad(outcome=put(" one")), "differ only by type or spaces"),
+        (bad(outcome=put(3)), "text and numbers"),
+        (bad(outcome=put(pd.Timestamp("2020-01-01"))), "a Timestamp"),
+        (bad(X=lambda x: x.assign(age=x.age.where(x.index != 5))), "column 'age' is missing .NaN. in row 5"),
+        (bad(X=lambda x: x.assign(age=x.age.where(x.index != 5, np.inf))), "column 'age' is infinity in row 5"),
+        (bad(X=lambda x: x.assign(age=put("old")(x.age))), "'age' should hold numbers, and holds 'old' in row 7"),
+        (bad(X=lambda x: x.assign(age=x.age.astype(str))), "'age' holds numbers as text"),
+        (bad(X=lambda x: x.assign(day=pd.Timestamp("2020-01-01"))), "column 'day' is a date"),
+        (bad(X=lambda x: pd.concat([x, x[["age"]]], axis=1)), "column 'age' is there twice"),
+        (bad(X=lambda x: x.assign(none=np.nan)), "'none'"),
+        (
+            bad(propensity=lambda a: np.where(np.arange(120) == 4, 0, 0.5)),
+            "propensity of the action taken is 0 in row 4",
+        ),
+        (bad(propensity=lambda a: np.full(120, 1.2)), "propensity of the action taken is 1.2 in row 0"),
+        (bad(propensity=lambda a: np.full((120, 3), 0.5)), "propensity is no distribution in row 0"),
+        (bad(propensity=lambda a: np.full(7, 0.5)), r"propensity has shape \(7,\)"),
+    ],
+)
+def test_bad_logs_are_told_by_column_and_row(log, message):
+    with pytest.raises(InputError, match=message):
+        CounterfactualClassifier(method="backbone", **QUICK).fit(**log)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "pl_sof"}, "did you mean pl_soft"),
+        ({"backbone": "dmm"}, "did you mean dm"),
+        ({"selection": "oracle_nll"}, "unknown selection 'oracle_nll'"),
+        ({"n_models": 6}, "n_models=6: allowed are 1 to 5"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"missing": "drop"}, "missing='drop'"),
+        ({"categorical": ["town"]}, "categorical column 'town' is not there"),
+        ({"hidden": 0}, "hidden=0"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"method": "pl_cvat", "selection": None}, "give a single one"),
+        ({"method": "pl_cvat", "cvat_weights": (-1.0,)}, "cvat_weights"),
+        ({"learning_rate": 1e30, "max_epochs": 50}, "training diverged"),
+    ],
+)
+def test_bad_options_are_told(settings, message):
+    x, action, outcome = make_log()
+    with pytest.raises(InputError, match=message):
+        CounterfactualClassifier(**QUICK | settings).fit(x, action, outcome)
+
+
+def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
+    x, action, outcome = make_log()
+    with pytest.raises(InputError, match="the log has 9 rows"):
+        CounterfactualClassifier(**QUICK).fit(x[:9], action[:9], outcome[:9])
+    action, outcome = action.copy(), outcome.copy()
+    action[5] = "once"
+    outcome[action == "mid"] = "left"
+    model = CounterfactualClassifier(method="backbone", **QUICK)
+    with pytest.warns(UserWarning, match="action 'once' has 1 observed") as told:
+        model.fit(x, action, outcome)
+    assert any("'mid' was only ever seen with outcome 'left'" in str(warning.message) for warning in told)
+    assert np.isfinite(model.predict_proba(x)).all()
+
+
+def test_ten_thousand_categories_are_hashed():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"id": rng.integers(10_000, size=300).astype(str), "z": rng.normal(size=300)}).assign(
+        id=lambda frame: "customer " + frame.id
+    )
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    with pytest.warns(UserWarning, match="column 'id' has .* categories, more than 100: hashed"):
+        model.fit(x, rng.integers(2, size=300), rng.integers(2, size=300))
+    assert model.module_.shape.n_features == 65
+    model.predict(x.assign(id="someone else"))  # any text has a place
+
+
+def test_missing_values_can_be_imputed():
+    x, action, outcome = make_log()
+    x.loc[::5, "age"] = np.nan
+    x["city"] = x["city"].astype(object).where(x.index % 3 > 0)
+    model = CounterfactualClassifier(method="backbone", missing="impute", **QUICK).fit(x, action, outcome)
+    assert model.module_.shape.n_features == 2 + 1 + 3  # age and whether it is missing, visits, two cities and none
+    assert np.isfinite(model.predict_proba(x)).all()
+    assert model.encoder_.transform(x)[0, 0] == 0
+
+
+def test_a_rare_outcome_is_predicted_rarely_but_not_never():
+    rng = np.random.default_rng(1)
+    x, action = rng.normal(size=(3000, 3)), rng.integers(2, size=3000)
+    outcome = (np.arange(3000) % 500 == 0).astype(int)  # 0.2 %
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK | {"max_epochs": 30}).fit(
+        x, action, outcome
+    )
+    p = model.predict_proba(x)[..., 1]
+    assert p.min() > 0
+    assert 0.0002 < p.mean() < 0.02
+
+
+def test_predicting_before_fitting_is_an_error():
+    with pytest.raises(ValueError, match="not fitted"):
+        CounterfactualClassifier().predict_proba([[0.0]])
