@@ -1,0 +1,105 @@
+"""A log larger than memory: written in row groups, streamed through a backbone, with peak memory and rows a second."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.store import replace_file
+from cst_lightning import DirectMethod, InputError, fit, get_protocol
+from datamodules.base import draw_actions
+from datamodules.logged import LoggedDataModule
+from datamodules.pricing import DEMANDS, PricingDataModule
+
+_GROUP_ROWS = 50_000
+
+
+def write_log(path: Path, n_rows: int, n_prices: int = 10, demand: str = "D1", seed: int = 0) -> None:
+    """A Parquet log of the pricing data, ``_GROUP_ROWS`` rows in memory at a time.
+
+    Columns ``x0``, ``x1``, ... (float32), ``price`` (1 to K) and ``bought``.
+    """
+    pricing = PricingDataModule(demand, seeds=[seed], n_prices=n_prices)
+    names = [f"x{i}" for i in range(pricing.n_features)]
+    schema = pa.schema([*((name, pa.float32()) for name in names), ("price", pa.int16()), ("bought", pa.bool_())])
+
+    def write(temporary: Path) -> None:
+        with pq.ParquetWriter(temporary, schema) as writer:
+            for number, first in enumerate(range(0, n_rows, _GROUP_ROWS)):
+                rng = np.random.RandomState((seed, number))
+                x = rng.uniform(size=(min(_GROUP_ROWS, n_rows - first), pricing.n_features))
+                action = draw_actions(pricing.propensity(x), rng)
+                probability = pricing.probability(seed, x)[np.arange(len(x)), action]
+                columns = [*x.astype(np.float32).T, (action + 1).astype(np.int16), rng.binomial(1, probability) == 1]
+                writer.write_table(pa.table(columns, schema=schema))
+
+    replace_file(path, write)
+
+
+def train(path: Path, chunk_rows: int, chunks: int | None) -> dict[str, float]:
+    """Stream so many chunks of the log through DM (all of them); what it took, and the peak memory of this process."""
+    started = time.perf_counter()
+    data = LoggedDataModule(path, "price", "bought", holdout=0.02, chunk_rows=chunk_rows)
+    model = DirectMethod(data.shape, [0], get_protocol("matched"))
+    read = time.perf_counter()
+    chunks = data.n_chunks if chunks is None else chunks
+    fit(model, data, max_epochs=chunks)
+    seconds = time.perf_counter() - read
+    assert model.validation_nll is not None
+    assert data.validation is not None
+    return {
+        "rows": data.n_rows,
+        "features": data.shape.n_features,
+        "actions": data.shape.n_actions,
+        "chunk_rows": chunk_rows,
+        "chunks": data.n_chunks,
+        "trained_chunks": chunks,
+        "setup_seconds": round(read - started, 1),
+        "train_seconds": round(seconds, 1),
+        "rows_a_second": round(chunks / data.n_chunks * (data.n_rows - data.validation.n_rows) / seconds),
+        "validation_nll": round(float(model.validation_nll), 4),
+        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "file_megabytes": path.stat().st_size >> 20,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m benchmarks.large_log --rows 1000000 --file large.parquet``."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.large_log", description=__doc__)
+    parser.add_argument("--file", type=Path, required=True, help="the log; written where it is not there")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--chunk-rows", type=int, default=100_000)
+    parser.add_argument("--chunks", type=int, help="to train on; by default all, which is one pass")
+    parser.add_argument("--demand", choices=DEMANDS, default="D1", help="of the pricing data; D2 is drawn fastest")
+    options = parser.parse_args(arguments)
+    if options.rows < 1 or (options.chunks is not None and options.chunks < 1):
+        parser.error(f"rows={options.rows}, chunks={options.chunks}: allowed is from 1")
+    if not options.file.exists():
+        # in a process of its own, so that the peak is that of reading and training alone
+        writer = multiprocessing.get_context("spawn").Process(
+            target=write_log, args=(options.file, options.rows, 10, options.demand)
+        )
+        writer.start()
+        writer.join()
+        if writer.exitcode:
+            return 1
+    try:
+        print(json.dumps(train(options.file, options.chunk_rows, options.chunks)))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,367 @@
+"""What the columns of a log are for, and checks of them before any work starts.
+
+Rows are counted as data rows from 1, without the header, as the person who wrote the file counts them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from cst_lightning.encoding import Labels, shown_list
+from cst_lightning.errors import InputError
+
+MIN_ROWS = 20
+#: distinct values of a text column from which a warning says that they get hashed
+MANY_CATEGORIES = 1_000
+#: distinct actions or outcomes above which a column cannot be meant as one
+MAX_LABELS = 1_000
+
+_SHOWN = 5  # rows that a message lists
+_NEARLY_ALL = 0.9  # of the rows of a column
+_SUM_TOLERANCE = 1e-4  # of a row's propensities, as in Feedback
+_NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
+_DATE = re.compile(r"\s*\d{1,4}([-./])\d{1,2}\1\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?\s*")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the columns of a log by what they are for; all are optional, since new contexts have no outcome.
+
+    Args:
+        action, outcome: the action taken, the outcome seen.
+        propensity: the column of the taken action's probability under the logging policy, or a column for each
+            action, in the order of the sorted actions.
+        features: columns of the context; by default all that have no other role.
+        categorical: features that are categories although they are written as numbers or dates.
+        kept: columns that are read but are no features, such as an identifier, a time or a group.
+    """
+
+    action: str | None = None
+    outcome: str | None = None
+    propensity: str | Sequence[str] | None = None
+    features: Sequence[str] | None = None
+    categorical: Sequence[str] = ()
+    kept: Sequence[str] = ()
+
+    @property
+    def propensities(self) -> list[str]:
+        """The propensity columns."""
+        if self.propensity is None:
+            return []
+        return [self.propensity] if isinstance(self.propensity, str) else list(self.propensity)
+
+    def others(self) -> dict[str, list[str]]:
+        """Columns by role, without the features."""
+        single = {"action": self.action, "outcome": self.outcome}
+        given = {role: [name] for role, name in single.items() if name is not None}
+        return given | {"propensity": self.propensities, "kept": list(self.kept)}
+
+    def feature_names(self, names: Sequence[str]) -> list[str]:
+        """The features among the columns ``names``."""
+        if self.features is not None:
+            return list(self.features)
+        taken = {name for columns in self.others().values() for name in columns}
+        return [name for name in names if name not in taken]
+
+    def used(self, names: Sequence[str]) -> list[str]:
+        """The columns of ``names`` that have a role, in their order there."""
+        wanted = {*self.feature_names(names), *(name for columns in self.others().values() for name in columns)}
+        return [name for name in names if name in wanted]
+
+
+def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log") -> None:
+    """All checks of a log in memory, from names to values.
+
+    Args:
+        where: what messages call the log, such as its path.
+
+    Raises:
+        InputError: something is not allowed; one line with the column, the row and what to do about it.
+
+    Warns:
+        UserWarning: work can go on, but not quite as one may think.
+    """
+    check_names(list(frame.columns), columns, where)
+    if columns.action is not None and len(frame) < MIN_ROWS:
+        raise InputError(f"{where}: {len(frame)} rows: a log needs at least {MIN_ROWS}")
+    check_rows(frame, columns, where)
+    tallies = tallies_of(frame, columns)
+    check_values(tallies, columns, where)
+    if columns.action is not None:
+        check_taken(frame, columns, labels_of("action", tallies[columns.action].index, where), where)
+
+
+def check_names(names: Sequence[Hashable], columns: Roles, where: str) -> None:
+    """Every column is there, once and for one purpose, and at least one is a feature."""
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise InputError(f"{where}: the column name {wrong[0]!r} is no text: name columns by text")
+    texts = [str(name) for name in names]
+    twice = [name for name, number in Counter(texts).items() if number > 1]
+    if twice:
+        raise InputError(
+            f"{where}: column {twice[0]!r} stands {texts.count(twice[0])} times: give each a name of its own"
+        )
+    roles = columns.others() | {"features": list(columns.features or ()), "categorical": list(columns.categorical)}
+    for role, wanted in roles.items():
+        for name in wanted:
+            if name not in texts:
+                raise _absent(name, role, texts, where)
+    _check_single_roles(columns, texts, where)
+    if columns.features is None and "" in texts:
+        place = texts.index("") + 1
+        raise InputError(
+            f"{where}: column {place} has no name (a row index?): name it or delete it, or give features=..."
+        )
+
+
+def _check_single_roles(columns: Roles, names: Sequence[str], where: str) -> None:
+    features = columns.feature_names(names)
+    taken = Counter([*(name for role in columns.others().values() for name in role), *features])
+    twice = [name for name, number in taken.items() if number > 1]
+    if twice:
+        raise InputError(f"{where}: column {twice[0]!r} has two roles or is named twice: a column has one role")
+    stray = [name for name in columns.categorical if name not in features]
+    if stray:
+        raise InputError(f"{where}: categorical column {stray[0]!r} is no feature: name features only")
+    if not features:
+        raise InputError(f"{where}: no column is left as a feature: at least one is needed")
+
+
+def _absent(name: str, role: str, names: Sequence[str], where: str) -> InputError:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near += [n for n in names if n.strip().lower() == name.strip().lower() and n not in near]
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    listed = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+    return InputError(f"{where}: no column {name!r} ({role}): {hint}There are: {listed}")
+
+
+def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) -> None:
+    """Checks of some rows of a log, which begin at place ``first`` of it: what a single row can have wrong."""
+    if columns.action is not None and (missing := frame[columns.action].isna().to_numpy()).any():
+        raise InputError(
+            f"{where}: action {columns.action!r} is missing in {rows_text(missing, first)}: fill it in or leave these "
+            "rows out (empty, NA, NaN, null and such are read as missing)"
+        )
+    _check_propensities(frame, columns, where, first)
+    for name in columns.feature_names(list(frame.columns)):
+        _check_feature(frame[name], name in columns.categorical, where, first)
+
+
+def _check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int) -> None:
+    names = columns.propensities
+    for name in names:
+        if (kind := kind_of(frame[name])) not in ("number", "whole number", "empty"):
+            raise InputError(f"{where}: propensity {name!r} holds {kind}: only numbers are allowed")
+        value = frame[name].to_numpy(dtype=float, na_value=np.nan)
+        # of the action taken it is above 0; of another one it may be 0
+        low, allowed = (value <= 0, "above 0, at most 1") if len(names) == 1 else (value < 0, "in 0..1")
+        for wrong, what in ((np.isnan(value), "missing"), (value > 1, "above 1"), (low, "too low")):
+            if wrong.any():
+                shown = "" if what == "missing" else f" ({value[wrong][0]:.6g})"
+                raise InputError(
+                    f"{where}: propensity {name!r} is {what}{shown} in {rows_text(wrong, first)}: allowed is {allowed}"
+                )
+    if len(names) > 1:
+        total = frame[names].sum(axis=1).to_numpy(dtype=float)
+        if (wrong := abs(total - 1) > _SUM_TOLERANCE).any():
+            raise InputError(
+                f"{where}: propensities {', '.join(names)} sum to {total[wrong][0]:.6g} in {rows_text(wrong, first)}: "
+                "the probabilities of a row sum to 1"
+            )
+
+
+def check_taken(frame: pd.DataFrame, columns: Roles, actions: Labels, where: str, first: int = 0) -> None:
+    """With a propensity column for each of ``actions``, that of the action taken is above 0 in some rows of a log."""
+    names, listed = columns.propensities, shown_list(actions.values)
+    if columns.action is None or len(names) < 2:
+        return
+    if len(names) != len(actions.values):
+        raise InputError(
+            f"{where}: {len(names)} propensity columns for {len(actions.values)} actions ({listed}): allowed is one of "
+            "the action taken, or one for each action in this order"
+        )
+    taken = frame[names].to_numpy(dtype=float)[np.arange(len(frame)), actions.index(frame[columns.action])]
+    if (wrong := taken <= 0).any():
+        raise InputError(
+            f"{where}: the propensity of the action taken is 0 in {rows_text(wrong, first)}: it must be above 0 "
+            f"(columns {', '.join(names)} stand for actions {listed})"
+        )
+
+
+def _check_feature(column: pd.Series, categorical: bool, where: str, first: int) -> None:
+    kind = kind_of(column)
+    if kind in ("number", "whole number"):
+        value = column.to_numpy(dtype=float, na_value=np.nan)
+        if (infinite := np.isinf(value)).any():
+            raise InputError(
+                f"{where}: column {column.name!r} is infinite in {rows_text(infinite, first)}: write a finite number, "
+                "or leave it empty (missing)"
+            )
+    elif kind == "other":
+        raise InputError(
+            f"{where}: column {column.name!r} holds {type(column.dropna().iloc[0]).__name__} values: allowed are "
+            "numbers, text, booleans and categories"
+        )
+    elif kind == "date" and not categorical:
+        raise _dates(str(column.name), column.dropna().iloc[0], where)
+
+
+def tally(column: pd.Series, first: int = 0) -> pd.DataFrame:
+    """How often each value stands in some rows (``count``), and in which row of the log first (``row``)."""
+    codes, values = pd.factorize(column)
+    found = codes >= 0
+    row = np.zeros(len(values), dtype=np.int64)
+    row[codes[found][::-1]] = np.flatnonzero(found)[::-1] + first
+    return pd.DataFrame({"count": np.bincount(codes[found], minlength=len(values)), "row": row}, index=pd.Index(values))
+
+
+def tallies_of(frame: pd.DataFrame, columns: Roles, first: int = 0) -> dict[str, pd.DataFrame]:
+    """``tally`` of each label and feature; of features that are numbers, of one value that is there."""
+    names = list(frame.columns)
+    labels = [name for name in (columns.action, columns.outcome) if name is not None]
+    tallies = {name: tally(frame[name], first) for name in labels}
+    for name in columns.feature_names(names):
+        column = frame[name]
+        whole = name in columns.categorical or kind_of(column) in ("text", "mixed")
+        tallies[name] = tally(column if whole else column.dropna().iloc[:1], first)
+    return tallies
+
+
+def add_tallies(one: Mapping[str, pd.DataFrame], other: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Tallies of two parts of a log, the first part first, as one."""
+    both = {name: pd.concat([one[name], other[name]]) for name in one}
+    return {name: t.groupby(level=0, sort=False).agg({"count": "sum", "row": "min"}) for name, t in both.items()}
+
+
+def check_values(tallies: Mapping[str, pd.DataFrame], columns: Roles, where: str) -> None:
+    """Checks of the values of the labels and features of a whole log, which ``tally`` counted."""
+    for role, name in (("action", columns.action), ("outcome", columns.outcome)):
+        if name is not None:
+            _check_labels(list(tallies[name].index), role, name, where)
+    for name in columns.feature_names(list(tallies)):
+        _check_values_of_feature(tallies[name], name, name in columns.categorical, where)
+
+
+def _check_labels(labels: Sequence[Any], role: str, name: str, where: str) -> None:
+    if role == "outcome" and len(labels) < 2:
+        seen = f"only {labels[0]!r} is seen" if labels else "none is seen"
+        raise InputError(f"{where}: outcome {name!r}: {seen}: at least two different outcomes are needed")
+    if len(labels) > MAX_LABELS:
+        raise InputError(
+            f"{where}: {role} {name!r} has {len(labels)} different values: at most {MAX_LABELS} are allowed; "
+            "join values into groups (a number by ranges)"
+        )
+    labels_of(role, labels, f"{where}, column {name!r}")
+
+
+def labels_of(role: str, values: Iterable[Any], where: str) -> Labels:
+    """``Labels`` of the different values of a column; an error names file and column."""
+    try:
+        return Labels.of(role, pd.Series(list(values), dtype=object))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _check_values_of_feature(tallied: pd.DataFrame, name: str, categorical: bool, where: str) -> None:
+    kind = kind_of(pd.Series(tallied.index))
+    if kind == "empty":
+        raise InputError(f"{where}: column {name!r} is empty in every row: leave it out of the features")
+    text = kind in ("text", "mixed")
+    if text and not categorical:
+        _check_text(tallied, name, where)
+    if (text or categorical) and len(tallied) >= MANY_CATEGORIES:
+        warnings.warn(
+            f"{where}: column {name!r} has {len(tallied)} categories: they get hashed; if it is an identifier, leave "
+            "it out of the features",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
+    """Text that is meant as numbers or dates is an error."""
+    texts = pd.Series([str(value) for value in tallied.index], dtype="str")
+    often = tallied["count"].to_numpy()
+
+    def rows(of: NDArray[np.bool_]) -> int:
+        return int(often[of].sum())
+
+    dated, written = (texts.str.fullmatch(pattern).to_numpy(dtype=bool) for pattern in (_DATE, _NUMBER))
+    if rows(dated) >= _NEARLY_ALL * often.sum():
+        raise _dates(name, texts[dated].iloc[0], where)
+    number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
+    if number.all():
+        return  # codes written as text are categories
+    meant = rows(number | written) >= _NEARLY_ALL * often.sum()
+    if not (meant or rows(number) >= often.sum() / 2):
+        return
+    place = np.flatnonzero(~number)[0]
+    what = "a number written as text" if meant and written[place] else "text among numbers"
+    raise InputError(
+        f"{where}: column {name!r} holds {texts[place]!r} in data row {tallied['row'].iloc[place] + 1}, {what}: "
+        "correct it, leave it empty (missing), or name the column as categorical"
+    )
+
+
+def _dates(name: str, shown: object, where: str) -> InputError:
+    return InputError(
+        f"{where}: column {name!r} holds dates, such as {shown!s}: make numbers of it (weekday, hour, days since a "
+        "start), or leave it out of the features"
+    )
+
+
+def kind_of(column: pd.Series) -> str:
+    """What a column holds: number, whole number, yes/no, text, date, mixed (numbers and text), empty or other."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return kind_of(pd.Series(column.cat.categories)) if len(column.cat.categories) else "empty"
+    found = pd.api.types.infer_dtype(column, skipna=True)
+    kinds = {
+        "floating": "number",
+        "mixed-integer-float": "number",
+        "decimal": "number",
+        "integer": "whole number",
+        "boolean": "yes/no",
+        "string": "text",
+        "mixed-integer": "mixed",
+        "empty": "empty",
+        **dict.fromkeys(("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period"), "date"),
+    }
+    if found == "mixed" and all(isinstance(value, str | float | bool | int) for value in column.dropna()):
+        return "mixed"
+    if found == "empty" or column.isna().all():
+        return "empty"
+    return kinds.get(found, "other")
+
+
+def rows_text(wrong: NDArray[np.bool_], first: int = 0) -> str:
+    """The rows where ``wrong`` is true, for a message; the first of them is row ``first`` of the log, from 0."""
+    rows = np.flatnonzero(wrong) + first + 1
+    if len(rows) == 1:
+        return f"data row {rows[0]}"
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return f"data rows {', '.join(map(str, rows[:_SHOWN]))}{more}"
+
+
+def describe_columns(frame: pd.DataFrame, columns: Roles | None = None) -> pd.DataFrame:
+    """A row for each column: ``column``, ``type``, ``missing`` (rows), ``distinct`` (values) and ``role``."""
+    columns = columns or Roles()
+    names = list(frame.columns)
+    role = dict.fromkeys(columns.feature_names(names), "feature")
+    role |= dict.fromkeys(columns.categorical, "feature, categorical")
+    role |= {name: role for role, named in columns.others().items() for name in named}
+    rows = [
+        (name, kind_of(frame[name]), int(frame[name].isna().sum()), frame[name].nunique(), role.get(name, ""))
+        for name in names
+    ]
+    return pd.DataFrame(rows, columns=["column", "type", "missing", "distinct", "role"])

@@ -1,0 +1,305 @@
+"""A look at a log before anything is trained on it: what it can tell, and what would mislead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from threadpoolctl import threadpool_limits
+
+from cst_lightning import findings as findings_of
+from cst_lightning.columns import Roles, check_log, check_names, describe_columns
+from cst_lightning.cross_fitting import (
+    Codes,
+    Floats,
+    area_under_curve,
+    auc_of_feature,
+    feature_matrix,
+    feature_values,
+    held_out_probabilities,
+)
+from cst_lightning.encoding import Labels
+from cst_lightning.errors import InputError
+from cst_lightning.findings import Finding
+
+#: rows that models are fitted on, at most: drawn without replacement
+MODELLED_ROWS = 10_000
+#: least propensity used in a weight
+PROPENSITY_FLOOR = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What ``diagnose`` found.
+
+    Attributes:
+        n_rows, n_modelled: rows of the log, and of the sample that models were fitted on.
+        columns: ``columns.describe_columns`` of the log.
+        actions: a row for each action: ``action``, ``rows``, ``share`` of the rows, ``observed`` outcomes, the share
+            of each outcome among those (``P(outcome)``); of the weights of the rows that took it ``effective`` (sample
+            size as a share of these rows) and ``largest``; ``no chance``, the share of all rows that had almost none.
+        outcomes: a row for each outcome: ``outcome``, ``rows``, ``share`` of the observed.
+        overlap: ``effective`` (sample size as a share of the rows), ``largest`` weight, ``clipped`` rows, ``no chance``
+            (share of the rows with almost no chance of some action that is not very rare), ``threshold`` of "almost".
+        model: where propensities come from.
+        propensity: of every action, ``[n_modelled, K]``; taken: index of the action taken, ``[n_modelled]``.
+        drift: a row for each column, ``column`` and ``auc`` of telling the two parts apart by it alone.
+        drift_auc: of telling them apart by all features. drift_parts: what the parts are.
+        findings: the worst first.
+    """
+
+    n_rows: int
+    n_modelled: int
+    columns: pd.DataFrame
+    actions: pd.DataFrame
+    outcomes: pd.DataFrame
+    overlap: dict[str, float]
+    model: str
+    propensity: Floats
+    taken: Codes
+    drift: pd.DataFrame
+    drift_auc: float
+    drift_parts: str
+    findings: list[Finding] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The diagnosis for a terminal."""
+        from cst_lightning.diagnosis_report import render_text
+
+        return render_text(self)
+
+    def page(self) -> str:
+        """The diagnosis as one HTML page that needs nothing else; needs the ``report`` extra."""
+        from cst_lightning.diagnosis_report import render_page
+
+        return render_page(self)
+
+
+def log_of_arrays(
+    x: ArrayLike, action: ArrayLike, outcome: ArrayLike, propensity: ArrayLike | None = None
+) -> tuple[pd.DataFrame, Roles]:
+    """Arrays as a log: contexts ``[N, d]``, actions ``[N]``, outcomes ``[N]``, propensities ``[N]`` or ``[N, K]``."""
+    contexts = np.asarray(x)
+    if contexts.ndim != 2:
+        raise InputError(f"x has shape {contexts.shape}: allowed is [N, d]")
+    frame = pd.DataFrame(contexts, columns=[f"x{i}" for i in range(contexts.shape[1])])
+    given = {"action": np.asarray(action), "outcome": np.asarray(outcome)}
+    logged: str | list[str] | None = None
+    if propensity is not None:
+        values = np.asarray(propensity)
+        of_each = values.T if values.ndim == 2 else values[None]
+        names = [f"propensity{i}" for i in range(len(of_each))] if values.ndim == 2 else ["propensity"]
+        given |= dict(zip(names, of_each, strict=True))
+        logged = names if values.ndim == 2 else "propensity"
+    for name, column in given.items():
+        if column.shape != (len(frame),):
+            raise InputError(f"{name} has shape {column.shape}: x has {len(frame)} rows")
+        frame[name] = column
+    return frame, Roles(action="action", outcome="outcome", propensity=logged)
+
+
+def diagnose(
+    log: pd.DataFrame,
+    columns: Roles,
+    *,
+    validation: pd.DataFrame | None = None,
+    actions: Sequence[Any] = (),
+    random_state: int = 0,
+) -> Diagnosis:
+    """Look at a log: outcomes, overlap, features that leak, drift; every finding says what to do.
+
+    Args:
+        log: as ``read_log`` gives it; of arrays, ``diagnose(*log_of_arrays(x, action, outcome))``.
+        columns: with an action and an outcome.
+        validation: rows to compare with the log's; by default its first half is compared with its second.
+        actions: all actions that there are, where some may never have been logged.
+        random_state: of the sample and the folds.
+
+    Raises:
+        InputError: the log cannot be used at all.
+    """
+    if columns.action is None or columns.outcome is None:
+        raise InputError("diagnose needs a column for the action and one for the outcome")
+    check_log(log, columns)
+    if validation is not None:
+        check_names(list(validation.columns), columns, "the validation rows")
+    # models so small are many times slower with several threads where the other cores are busy
+    with threadpool_limits(1):
+        return _diagnose(log, columns, validation, actions, random_state)
+
+
+def _diagnose(
+    log: pd.DataFrame, columns: Roles, validation: pd.DataFrame | None, actions: Sequence[Any], random_state: int
+) -> Diagnosis:
+    assert columns.action is not None
+    assert columns.outcome is not None
+    names = columns.feature_names(list(log.columns))
+    log = log.reset_index(drop=True)
+    sample = _sample(log, MODELLED_ROWS, random_state)
+    labels = _all_actions(log[columns.action], actions)
+    outcome_labels = list(Labels.of("outcome", log[columns.outcome]).values)
+    taken = _index(sample[columns.action], labels)
+    propensity, model = _propensities(sample, columns, names, taken, len(labels), random_state)
+    table, overlap = _overlap(sample, columns, propensity, taken)
+    counted = _count(log, columns, labels, outcome_labels).assign(**table)
+    outcomes = log[columns.outcome].value_counts().reindex(outcome_labels)
+    parts = _parts(log, validation, random_state)
+    drift, drift_auc = _drift(*parts[:2], columns, names, random_state)
+    found = Diagnosis(
+        n_rows=len(log),
+        n_modelled=len(sample),
+        columns=describe_columns(log, columns),
+        actions=counted,
+        outcomes=pd.DataFrame(
+            {"outcome": outcome_labels, "rows": outcomes.to_numpy(), "share": (outcomes / outcomes.sum()).to_numpy()}
+        ),
+        overlap=overlap,
+        model=model,
+        propensity=propensity,
+        taken=taken,
+        drift=drift,
+        drift_auc=drift_auc,
+        drift_parts=parts[2],
+    )
+    findings = [
+        *findings_of.outcomes(found, log[columns.outcome]),
+        *findings_of.actions(found),
+        *findings_of.overlap(found),
+        *findings_of.logged_propensities(log, columns, labels),
+        *findings_of.rows_and_constants(found, log, columns, names),
+        *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
+        *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),
+    ]
+    findings.sort(key=lambda finding: findings_of.SEVERITIES.index(finding.severity))
+    found.findings.extend(findings)
+    return found
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def _sample(frame: pd.DataFrame, n_rows: int, random_state: int) -> pd.DataFrame:
+    """At most ``n_rows`` rows, in their order."""
+    if len(frame) <= n_rows:
+        return frame
+    rows = np.random.default_rng(random_state).choice(len(frame), n_rows, replace=False)
+    return frame.iloc[np.sort(rows)].reset_index(drop=True)
+
+
+def _all_actions(column: pd.Series, given: Sequence[Any]) -> list[Any]:
+    """Labels of the actions that are logged or could be."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        given = [*given, *column.cat.categories]
+    return list(Labels.of("action", pd.Series([*column.unique(), *given], dtype=object)).values)
+
+
+def _index(column: pd.Series, labels: Sequence[Any]) -> Codes:
+    """Places of the values among ``labels``; -1 where they are missing."""
+    return np.asarray(pd.Index(labels).get_indexer(column), dtype=np.int64)
+
+
+def _count(log: pd.DataFrame, columns: Roles, labels: Sequence[Any], outcomes: Sequence[Any]) -> pd.DataFrame:
+    """The first columns of ``Diagnosis.actions``."""
+    action, outcome = _index(log[columns.action], labels), _index(log[columns.outcome], outcomes)
+    seen = outcome >= 0
+    pairs = np.zeros((len(labels), len(outcomes)), dtype=np.int64)
+    np.add.at(pairs, (action[seen], outcome[seen]), 1)
+    rows, observed = np.bincount(action, minlength=len(labels)), pairs.sum(1)
+    table = pd.DataFrame({"action": labels, "rows": rows, "share": rows / len(log), "observed": observed})
+    for place, label in enumerate(outcomes):
+        table[f"P({label})"] = np.where(observed > 0, pairs[:, place] / observed.clip(1), np.nan)
+    return table
+
+
+def _propensities(
+    sample: pd.DataFrame, columns: Roles, names: Sequence[str], taken: Codes, n_actions: int, random_state: int
+) -> tuple[Floats, str]:
+    """Of every action, ``[n, K]``: the log's own where it has them, else cross-fitted."""
+    given = columns.propensities
+    if len(given) == n_actions > 1:
+        return sample[given].to_numpy(dtype=float), "the log's own"
+    x = feature_matrix(sample, names, columns.categorical)
+    return held_out_probabilities(x, taken, n_actions, random_state)
+
+
+def _overlap(
+    sample: pd.DataFrame, columns: Roles, propensity: Floats, taken: Codes
+) -> tuple[dict[str, Floats], dict[str, float]]:
+    """The last columns of ``Diagnosis.actions``, and ``Diagnosis.overlap``."""
+    n_rows, n_actions = propensity.shape
+    of_taken = propensity[np.arange(n_rows), taken]
+    if len(columns.propensities) == 1:
+        of_taken = sample[columns.propensities[0]].to_numpy(dtype=float)
+    weight = 1 / of_taken.clip(PROPENSITY_FLOOR)
+    # with many actions each has little chance, and a tenth of an even share is what is hardly any
+    threshold = min(0.01, 0.1 / n_actions)
+    none = propensity < threshold
+    often = np.bincount(taken, minlength=n_actions) >= findings_of.VERY_FEW_ROWS  # of the others there is a finding
+    of_action = [weight[taken == a] for a in range(n_actions)]
+    table = {
+        "effective": np.array([w.sum() ** 2 / (w**2).sum() / len(w) if len(w) else 0.0 for w in of_action]),
+        "largest": np.array([w.max() if len(w) else np.nan for w in of_action]),
+        "no chance": none.mean(0),
+    }
+    return table, {
+        "effective": float(weight.sum() ** 2 / (weight**2).sum() / n_rows),
+        "largest": float(weight.max()),
+        "clipped": float((of_taken < PROPENSITY_FLOOR).sum()),
+        "no chance": float(none[:, often].any(1).mean()),
+        "threshold": threshold,
+    }
+
+
+def _parts(
+    log: pd.DataFrame, validation: pd.DataFrame | None, random_state: int
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Two parts of at most half the sample's rows each, and what they are."""
+    if validation is None:
+        half = len(log) // 2
+        one, other, name = log.iloc[:half], log.iloc[half:], "the first and the second half"
+    else:
+        one, other, name = log, validation, "the training and the validation rows"
+    return _sample(one, MODELLED_ROWS // 2, random_state), _sample(other, MODELLED_ROWS // 2, random_state), name
+
+
+def _drift(
+    one: pd.DataFrame, other: pd.DataFrame, columns: Roles, names: Sequence[str], random_state: int
+) -> tuple[pd.DataFrame, float]:
+    """How well a classifier tells the parts apart: by each column alone, and by all features together."""
+    both = pd.concat([one, other], ignore_index=True)
+    part = np.repeat([0, 1], [len(one), len(other)])
+    x = feature_matrix(both, names, columns.categorical)
+    together, _ = area_under_curve(held_out_probabilities(x, part, 2, random_state)[0], part)
+    labels = [name for name in (columns.action, columns.outcome) if name is not None and name in both]
+    categorical = [*columns.categorical, *labels]
+    alone = [
+        (name, auc_of_feature(feature_values(both[name], categorical), part, 2, random_state)[0])
+        for name in [*names, *labels]
+    ]
+    return pd.DataFrame(alone, columns=["column", "auc"]).sort_values("auc", ascending=False, kind="stable"), together
+
+
+def _leaks(
+    sample: pd.DataFrame,
+    columns: Roles,
+    names: Sequence[str],
+    actions: Sequence[Any],
+    outcomes: Sequence[Any],
+    random_state: int,
+) -> list[tuple[str, str, Any, float]]:
+    """For each feature, how well it alone tells an outcome and an action: (feature, role, label, AUC)."""
+    assert columns.action is not None
+    assert columns.outcome is not None
+    found = []
+    for role, column, labels in (("outcome", columns.outcome, outcomes), ("action", columns.action, actions)):
+        label = _index(sample[column], labels)
+        seen = label >= 0
+        for name in names:
+            value = feature_values(sample[name], columns.categorical)
+            auc, which = auc_of_feature(value[seen], label[seen], len(labels), random_state)
+            found.append((name, role, labels[which], auc))
+    return found

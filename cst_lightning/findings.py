@@ -1,0 +1,291 @@
+"""What a diagnosis says of what it measured: how grave it is, what it means, what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from cst_lightning.columns import Roles
+
+if TYPE_CHECKING:
+    from cst_lightning.diagnosis import Diagnosis
+
+Severity = Literal["problem", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "info")
+
+#: cross-fitted AUC above which one feature determines a label
+DETERMINED = 0.99
+#: rows of an action below which it is logged rarely, and hardly at all
+FEW_ROWS, VERY_FEW_ROWS = 50, 10
+#: share of the observed outcomes below which one is rare
+RARE = 0.01
+#: share of the rows without an outcome that is a warning
+MANY_MISSING = 0.2
+#: effective sample size, as a share of the rows, below which weights are a warning and a problem
+LOW_ESS, VERY_LOW_ESS = 0.3, 0.1
+#: share of the rows with almost no chance of some action that is a warning and a problem
+UNCOVERED, VERY_UNCOVERED = 0.05, 0.5
+#: share of what guessing the commonest action leaves that the features explain, from which they determine the action
+EXPLAINED = 0.95
+#: AUC of telling two parts apart that is a warning and a problem
+DRIFT, LARGE_DRIFT = 0.6, 0.8
+#: rows of a part below which drift is not judged
+FEWEST_FOR_DRIFT = 100
+#: standard errors that a difference must have
+SIGNIFICANT = 4.0
+_LISTED = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found, what it means and what to do about it."""
+
+    severity: Severity
+    title: str
+    meaning: str
+    advice: str
+
+
+def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
+    """Of outcomes that are missing, rare, or all alike under an action."""
+    missing = int(column.isna().sum())
+    if missing:
+        share = missing / found.n_rows
+        yield Finding(
+            "warning" if share > MANY_MISSING else "info",
+            f"{missing} rows ({percent(share)}) have no outcome",
+            "They are left out of every observed loss. If whether it was seen depends on the outcome (a sale that is "
+            "still pending), what is learned is off.",
+            "Find out why they are missing, and wait until outcomes are final.",
+        )
+    for outcome, rows, share in found.outcomes.itertuples(index=False):
+        if share < RARE:
+            yield Finding(
+                "warning",
+                f"Outcome {outcome!r} is rare: {rows} rows ({percent(share)})",
+                f"To say that it never happens is right in {percent(1 - share)} of the rows: accuracy says nothing.",
+                "Judge a model by its NLL and by its calibration for each action, and do not take a constant for a "
+                "success; more rows help more than another model.",
+            )
+    for row in found.actions.to_dict("records"):
+        shares = [row[f"P({outcome})"] for outcome in found.outcomes["outcome"]]
+        if row["observed"] >= VERY_FEW_ROWS and max(shares) == 1:
+            only = found.outcomes["outcome"].iloc[int(np.argmax(shares))]
+            yield Finding(
+                "warning",
+                f"Action {row['action']!r} was only ever followed by {only!r} ({row['observed']} rows)",
+                "What leads to another outcome under this action cannot be learned from this log.",
+                f"A true share of up to {percent(3 / row['observed'])} is still possible (3 / rows): take its "
+                "predictions for a bound, or log it more.",
+            )
+
+
+def actions(found: Diagnosis) -> Iterator[Finding]:
+    """Of actions that were logged rarely or never."""
+    seen = found.actions[found.actions["rows"] > 0]
+    if len(seen) == 1:
+        yield Finding(
+            "problem",
+            f"Only one action was ever taken: {seen['action'].iloc[0]!r}",
+            "Nothing can be said about another action.",
+            "Log at least two actions for contexts that are alike.",
+        )
+    for action, rows, observed in found.actions[["action", "rows", "observed"]].itertuples(index=False):
+        if rows == 0:
+            yield Finding(
+                "problem",
+                f"Action {action!r} was never logged",
+                "There is nothing to learn about it; its predictions would be guesses.",
+                "Leave it out of what may be recommended, or try it for a share of the contexts first.",
+            )
+        elif observed == 0:
+            yield Finding(
+                "problem",
+                f"Action {action!r} has no observed outcome ({rows} rows)",
+                "There is nothing to learn about it; its predictions would be guesses.",
+                "Leave it out of what may be recommended, or wait for its outcomes.",
+            )
+        elif rows < FEW_ROWS:
+            times = "once" if rows == 1 else f"in {rows} rows only"
+            yield Finding(
+                "problem" if rows < VERY_FEW_ROWS else "warning",
+                f"Action {action!r} was logged {times}",
+                "Its predictions rest on very little, and it may not occur at all in a part that is held out.",
+                "Leave these rows out, join it with a like action, or log it more.",
+            )
+
+
+def overlap(found: Diagnosis) -> Iterator[Finding]:
+    """Of how far the actions taken can be compared."""
+    if len(found.actions) < 2:
+        return
+    right = float((found.propensity.argmax(1) == found.taken).mean())
+    commonest = float(np.bincount(found.taken).max() / len(found.taken))
+    if commonest < 1 and (right - commonest) / (1 - commonest) > EXPLAINED:
+        yield Finding(
+            "problem",
+            f"The action is a function of the features: they tell it in {percent(right)} of the rows",
+            "No two contexts that are alike got different actions, so nothing in this log separates what the action "
+            "does from what the context does.",
+            "Leave out features that were made from the action; if the policy was such a rule, log a share of random "
+            "actions before comparing any.",
+        )
+    elif found.model == "shares":
+        yield Finding(
+            "info",
+            "No model told the action from the features better than the shares of the actions do",
+            "A log of random actions looks so, the best case: all actions can be compared everywhere. In a small log "
+            "a weak policy looks the same.",
+            "Nothing to do.",
+        )
+    yield from _weights(found)
+    yield from _uncovered(found)
+
+
+def _weights(found: Diagnosis) -> Iterator[Finding]:
+    share = found.overlap["effective"]
+    if share < LOW_ESS:
+        yield Finding(
+            "problem" if share < VERY_LOW_ESS else "warning",
+            f"Weights to make the actions comparable leave {percent(share)} of the rows",
+            f"Rows that got an unlikely action weigh up to {found.overlap['largest']:.0f} times as much as others, so "
+            "estimates of another policy's value rest on few of them.",
+            "Read the intervals of such estimates, not the estimates alone; compare policies close to the logged one.",
+        )
+    if found.overlap["clipped"]:
+        yield Finding(
+            "info",
+            f"{found.overlap['clipped']:.0f} of {found.n_modelled} rows had an action of less than 1 % chance",
+            "Their weights are cut at 100, which makes estimates by weights stabler and a little off.",
+            "Look at these rows: they may be exceptions that a person decided.",
+        )
+
+
+def _uncovered(found: Diagnosis) -> Iterator[Finding]:
+    share, threshold = found.overlap["no chance"], found.overlap["threshold"]
+    seen = found.actions[(found.actions["no chance"] > 0) & (found.actions["rows"] >= VERY_FEW_ROWS)]
+    if not len(seen):
+        return
+    worst = seen.sort_values("no chance", ascending=False, kind="stable")[:_LISTED]
+    listed = ", ".join(f"{a!r} {percent(s)}" for a, s in zip(worst["action"], worst["no chance"], strict=True))
+    yield Finding(
+        "problem" if share > VERY_UNCOVERED else "warning" if share > UNCOVERED else "info",
+        f"{percent(share)} of the rows had almost no chance (below {percent(threshold)}) of some action: {listed}",
+        "For these contexts the outcome of that action is a guess from other contexts.",
+        "Recommend an action only where it was logged for like contexts, and say so where it was not.",
+    )
+
+
+def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]) -> Iterator[Finding]:
+    """Of propensities in the log that do not fit the actions in it."""
+    given = columns.propensities
+    wrong = ""
+    if len(given) == 1:
+        weight = 1 / log[given[0]].to_numpy(dtype=float)
+        mean, error = weight.mean(), weight.std(ddof=1) / np.sqrt(len(weight))
+        # the mean of 1 / pi(a | x) is the number of actions that have a chance
+        if abs(mean - len(labels)) > SIGNIFICANT * max(error, 1e-3 * len(labels)):
+            wrong = f"the mean of 1 / propensity is {mean:.2f} ± {error:.2f}, and should be {len(labels)}"
+    elif len(given) == len(labels):
+        for name, label in zip(given, labels, strict=True):
+            difference = (log[columns.action] == label).astype(float) - log[name]
+            error = difference.std(ddof=1) / np.sqrt(len(log))
+            if abs(difference.mean()) > SIGNIFICANT * max(error, 1e-6):
+                taken = (log[columns.action] == label).mean()
+                wrong = f"action {label!r} has {percent(taken)} of the rows and a mean of {percent(log[name].mean())}"
+    if wrong:
+        yield Finding(
+            "problem",
+            f"The logged propensities do not fit the actions: {wrong}",
+            "Estimates by weights would be off by as much; propensities of another policy or in another order do this.",
+            "Check which policy they belong to and, with a column for each action, their order (that of the sorted "
+            f"actions: {', '.join(map(str, labels[:20]))}).",
+        )
+
+
+def rows_and_constants(found: Diagnosis, log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
+    """Of rows that stand several times and of features that say nothing."""
+    repeated = int(log[[*names, columns.action, columns.outcome]].duplicated().sum())
+    if repeated:
+        contexts = len(log) - int(log[list(names)].duplicated().sum())
+        # where few contexts are different, rows are bound to be alike
+        few = contexts < len(log) / 2
+        yield Finding(
+            "info" if few else "warning",
+            f"{repeated} rows ({percent(repeated / len(log))}) repeat another row exactly",
+            "There are few different contexts, so this may be right."
+            if few
+            else "A row that stands in both training and held-out rows makes every score look better than it is.",
+            "Check that no row was exported twice; split by a group (a customer, a visit) and not by row.",
+        )
+    table = found.columns.set_index("column").loc[list(names)]
+    constant = list(table.index[table["distinct"] + (table["missing"] > 0) == 1])
+    if constant:
+        yield Finding(
+            "warning",
+            f"{_names(constant)} {'is' if len(constant) == 1 else 'are'} the same in every row",
+            "A constant says nothing, and with another value in new data a prediction would be a guess.",
+            "Leave it out of the features." if len(constant) == 1 else "Leave them out of the features.",
+        )
+
+
+def leaks(measured: Sequence[tuple[str, str, Any, float]]) -> Iterator[Finding]:
+    """Of features that alone determine an outcome or an action; ``measured`` are (feature, role, label, AUC)."""
+    for name, role, label, auc in measured:
+        if auc <= DETERMINED:
+            continue
+        if role == "outcome":
+            meaning = (
+                "A feature that tells the outcome so well was most likely written after it (a refund, an invoice), and "
+                "will not be known when an action is to be chosen."
+            )
+            advice = "Leave it out of the features, unless it is known before the action is taken."
+        else:
+            meaning = (
+                "A feature that tells the action so well was made from it or by the rule that chose it: a model cannot "
+                "tell the two apart, and predictions for other actions are guesses."
+            )
+            advice = "Leave it out if it was made from the action; otherwise there is no overlap along it."
+        title = f"Column {name!r} alone tells the {role} {label!r} (AUC {_auc(auc)})"
+        yield Finding("problem", title, meaning, advice)
+
+
+def drift(found: Diagnosis, n_rows: int) -> Iterator[Finding]:
+    """Of two parts that can be told apart; ``n_rows`` of the smaller one."""
+    if n_rows < FEWEST_FOR_DRIFT:
+        return
+    auc = found.drift_auc
+    error = np.sqrt((2 * n_rows + 1) / (12 * n_rows**2))  # of an AUC of parts that are alike
+    moved = found.drift[found.drift["auc"] > max(DRIFT, 0.5 + SIGNIFICANT * error)]
+    listed = ", ".join(f"{name!r} {_auc(value)}" for name, value in moved[:_LISTED].itertuples(index=False))
+    if auc > max(DRIFT, 0.5 + SIGNIFICANT * error) or len(moved):
+        largest = max(auc, moved["auc"].max() if len(moved) else 0)
+        most = f"; most by {listed}" if listed else ""
+        yield Finding(
+            "problem" if largest > LARGE_DRIFT else "warning",
+            f"{found.drift_parts[0].upper()}{found.drift_parts[1:]} differ (AUC {_auc(auc)} by all features{most})",
+            "What held in one part need not hold in the other; a counter, a date or an identifier does this too.",
+            "Leave out columns that only count on; hold out the latest rows (split by time), and train on recent ones.",
+        )
+
+
+def percent(share: float) -> str:
+    """A share in words, with digits enough that some is never shown as none, nor nearly all as all."""
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    digits = next((d for d in (0, 1, 2, 3) if (d or share >= 0.1) and 0 < float(f"{100 * share:.{d}f}") < 100), 4)
+    return f"{100 * share:.{digits}f} %"
+
+
+def _auc(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    plural = "Column" if len(names) == 1 else "Columns"
+    return f"{plural} {', '.join(map(repr, names[:_LISTED]))}{more}"

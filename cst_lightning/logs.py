@@ -1,0 +1,397 @@
+"""Log files as data frames: CSV, Parquet (a file or a partitioned folder) and Arrow, through pyarrow."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.dataset as ds
+
+from cst_lightning.columns import Roles, check_log, check_names
+from cst_lightning.errors import InputError
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+    ".ipc": "ipc",
+}
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+_SAMPLE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 22  # of a CSV file in memory at a time
+_SAMPLE_LINES = 50
+#: types that a CSV column may have, the narrowest first
+_CSV_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("ms"), pa.string())
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a file is written."""
+
+    kind: str  # csv, parquet or ipc
+    delimiter: str = ","
+    decimal: str = "."
+    encoding: str = "utf-8"
+
+    def __str__(self) -> str:
+        """In words, to tell a person what was found."""
+        if self.kind != "csv":
+            return {"parquet": "Parquet", "ipc": "Arrow"}[self.kind]
+        name = _DELIMITERS.get(self.delimiter, repr(self.delimiter))
+        return f"CSV, columns by {name}, decimal {'comma' if self.decimal == ',' else 'point'}, {self.encoding}"
+
+
+def read_log(
+    path: str | Path,
+    *,
+    columns: Roles | None = None,
+    rows: int | None = None,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+) -> pd.DataFrame:
+    """A log file as a data frame, checked; ``frame.attrs["format"]`` says in words what was found.
+
+    Args:
+        path: CSV (``.csv``, ``.tsv``, ``.txt``, also ``.gz`` and such), Parquet (``.parquet``, or a folder of them,
+            partitioned or not), or Arrow (``.arrow``, ``.feather``, ``.ipc``).
+        columns: what the columns are for; only those with a role are read.
+        rows: read only the first so many.
+        encoding, delimiter: of a CSV file; the delimiter is found where it is comma, semicolon or tab.
+
+    Raises:
+        InputError: the file or a column cannot be used (see ``columns.check_log``).
+    """
+    path, columns = Path(path), columns or Roles()
+    if rows is not None and rows < 1:
+        raise InputError(f"rows={rows}: allowed is from 1")
+    form = find_format(path, encoding, delimiter)
+    read = _read_csv if form.kind == "csv" else _read_dataset
+    frame = _to_frame(read(path, form, columns, rows), path)
+    if frame.empty:
+        raise InputError(f"{path}: only a header, no rows")
+    frame.attrs["format"] = str(form)
+    check_log(frame, columns, where=str(path))
+    return frame
+
+
+def read_batches(
+    path: str | Path,
+    rows_per_batch: int,
+    *,
+    columns: Roles | None = None,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+) -> Iterator[pd.DataFrame]:
+    """The rows of a log file in order, as frames of ``rows_per_batch`` (the last may be smaller), in bounded memory.
+
+    Types are those of ``read_log``; the values are not checked (see ``columns.check_rows``). The types of a CSV file
+    are found in a pass of their own, before the first batch.
+
+    Args:
+        path, columns, encoding, delimiter: as for ``read_log``.
+    """
+    path, columns = Path(path), columns or Roles()
+    if rows_per_batch < 1:
+        raise InputError(f"rows_per_batch={rows_per_batch}: allowed is from 1")
+    form = find_format(path, encoding, delimiter)
+    if form.kind == "csv":
+        batches = _csv_batches(path, form, columns)
+    else:
+        batches = _dataset_batches(path, form, columns, rows_per_batch)
+    return (_to_frame(table, path) for table in _of_size(batches, rows_per_batch))
+
+
+# --- which file, and how it is written ----------------------------------------------------------
+
+
+def find_format(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Format:
+    """How the file is written, found from its name and, for CSV, from its beginning."""
+    if not path.exists():
+        others = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, others, n=3, cutoff=0.6)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"{path}: no such file or folder{hint}")
+    if path.is_dir():
+        kinds = {_SUFFIXES.get(file.suffix, "") for file in _files(path)} - {""}
+        if len(kinds) != 1 or kinds == {"csv"}:
+            raise InputError(
+                f"{path}: a folder must hold files of one kind, .parquet or .arrow; CSV files go one by one"
+            )
+        return Format(kinds.pop())
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    kind = next((_SUFFIXES[suffix] for suffix in reversed(suffixes) if suffix in _SUFFIXES), None)
+    if kind is None:
+        hint = "; save the sheet as CSV first" if path.suffix in (".xlsx", ".xls", ".ods") else ""
+        raise InputError(f"{path}: the name ends in {path.suffix!r}: allowed are {', '.join(_SUFFIXES)}{hint}")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    return _csv_format(path, encoding, delimiter) if kind == "csv" else Format(kind)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Files of a folder that hold rows; names that begin with ``.`` or ``_`` are other programs' notes."""
+    found = [path for path in sorted(folder.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
+    return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
+
+
+def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
+    """Delimiter and decimal sign from the first lines; the encoding is what it is said to be."""
+    try:
+        codec = codecs.lookup(encoding).name
+    except LookupError:
+        raise InputError(f"encoding={encoding!r} is not known: try utf-8, utf-16 or cp1252") from None
+    with pa.input_stream(str(path)) as stream:
+        sample = stream.read(_SAMPLE_BYTES)
+    if sample[:4] == b"PK\x03\x04":
+        raise InputError(f"{path}: this is a workbook or an archive, not text: save the sheet as CSV first")
+    text = _decode(sample, path, codec)
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    lines = [line for line in text.splitlines() if line.strip()][:_SAMPLE_LINES]
+    if delimiter is None:
+        delimiter = _find_delimiter(lines)
+    elif len(delimiter) != 1:
+        raise InputError(f"delimiter={delimiter!r}: allowed is one character")
+    cells = [cell.strip() for row in csv.reader(lines[1:], delimiter=delimiter) for cell in row]
+    comma, point = (any(re.fullmatch(rf"[+-]?\d*{sign}\d+", cell) for cell in cells) for sign in (",", r"\."))
+    return Format("csv", delimiter, "," if comma and not point and delimiter != "," else ".", codec)
+
+
+def _decode(sample: bytes, path: Path, codec: str) -> str:
+    """The beginning of a file as text; bytes that are no text in ``codec`` are an ``InputError``."""
+    if codec == "utf-8" and (sample[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in sample[:100]):
+        raise InputError(f"{path}: the file is not written in utf-8, it looks like utf-16: pass encoding='utf-16'")
+    try:
+        text = codecs.getincrementaldecoder(codec)().decode(sample)
+    except UnicodeDecodeError as error:
+        raise _not_text(path, codec, sample[error.start], error.start) from None
+    return text.removeprefix("\ufeff")
+
+
+def _not_text(path: Path, codec: str, byte: int, place: int) -> InputError:
+    other = "cp1252 (Windows, Western Europe)" if codec != "cp1252" else "utf-8"
+    return InputError(
+        f"{path}: byte 0x{byte:02x} at position {place} is no {codec} text: save the file as UTF-8, or pass its "
+        f"encoding, such as {other}"
+    )
+
+
+def _find_delimiter(lines: Sequence[str]) -> str:
+    """The sign that cuts the lines into the most columns, as many in most of the lines as in the header."""
+
+    def fit(sign: str) -> tuple[float, int]:
+        widths = [len(row) for row in csv.reader(lines, delimiter=sign)]
+        alike = sum(width == widths[0] for width in widths) / len(widths)
+        return (alike if widths[0] > 1 else 0, widths[0])
+
+    return max(_DELIMITERS, key=fit)
+
+
+# --- CSV ----------------------------------------------------------------------------------------
+
+
+def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool = True) -> dict[str, Any]:
+    names = _csv_names(path, form)
+    check_names(names, columns, str(path))
+    return {
+        "read_options": pacsv.ReadOptions(
+            use_threads=use_threads,
+            encoding=form.encoding,
+            column_names=names,
+            skip_rows_after_names=1,
+            block_size=_BLOCK_BYTES,
+        ),
+        "parse_options": pacsv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
+        "convert_options": pacsv.ConvertOptions(
+            strings_can_be_null=True, decimal_point=form.decimal, include_columns=columns.used(names)
+        ),
+    }
+
+
+def _csv_names(path: Path, form: Format) -> list[str]:
+    """The header, without the spaces around its names."""
+    with pa.input_stream(str(path)) as stream:
+        text = _decode(stream.read(_SAMPLE_BYTES), path, form.encoding)
+    rows = csv.reader(text.splitlines(keepends=True), delimiter=form.delimiter)
+    names = [name.strip() for name in next(row for row in rows if row)]
+    if all(re.fullmatch(r"[+-]?[\d.,]+", name) for name in names):
+        raise InputError(f"{path}: the first line is {', '.join(names[:5])}: it must name the columns")
+    return names
+
+
+def _read_csv(path: Path, form: Format, columns: Roles, rows: int | None) -> pa.Table:
+    if rows is not None:
+        return pa.concat_tables(_csv_batches(path, form, columns, rows))
+    try:
+        table = pacsv.read_csv(str(path), **_csv_options(path, form, columns))
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        try:  # only a thread alone can say in which row
+            table = pacsv.read_csv(str(path), **_csv_options(path, form, columns, use_threads=False))
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise _csv_error(error, path, form) from None
+    if any(pa.types.is_binary(field.type) for field in table.schema):
+        _find_byte(path, form)
+    return table
+
+
+def _csv_batches(path: Path, form: Format, columns: Roles, rows: int | None = None) -> Iterator[pa.Table]:
+    """Parts of the file, each column of one type in all of them: the narrowest that fits (the first ``rows`` rows)."""
+    options = _csv_options(path, form, columns)
+    convert: pacsv.ConvertOptions = options["convert_options"]
+    names = list(convert.include_columns)
+    convert.column_types = dict.fromkeys(names, pa.string())
+    level = dict.fromkeys(names, 0)
+    for table in _limited(_stream_csv(path, form, options), rows):
+        for name in names:
+            while _cast(table[name], _CSV_TYPES[level[name]], form.decimal) is None:
+                level[name] += 1
+    for table in _limited(_stream_csv(path, form, options), rows):
+        yield pa.table({name: _cast(table[name], _CSV_TYPES[level[name]], form.decimal) for name in names})
+
+
+def _stream_csv(path: Path, form: Format, options: dict[str, Any]) -> Iterator[pa.Table]:
+    try:
+        with pacsv.open_csv(str(path), **options) as reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise _csv_error(error, path, form) from None
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, decimal: str) -> pa.ChunkedArray | None:
+    """A column of text as ``kind``; None where it does not fit."""
+    if pa.types.is_string(kind):
+        return column
+    column = pc.utf8_trim_whitespace(column)
+    if pa.types.is_floating(kind) and decimal != ".":
+        column = pc.replace_substring(column, decimal, ".")
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _csv_error(error: Exception, path: Path, form: Format) -> InputError:
+    _find_byte(path, form)
+    text = str(error).splitlines()[0]
+    if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
+        row = f"row {found[1]} of the file" if found[1] else "a row"
+        return InputError(
+            f"{path}: {row} has {found[3]} cells and the header {found[2]}: mend the row (a delimiter in a text needs "
+            f"quotes); found was {form}"
+        )
+    return InputError(f"{path}: cannot be read as {form}: {text}")
+
+
+def _find_byte(path: Path, form: Format) -> None:
+    """An error that names the first byte that is no text in the file's encoding, where there is one."""
+    decoder = codecs.getincrementaldecoder(form.encoding)()
+    place = 0
+    with pa.input_stream(str(path)) as stream:
+        while block := stream.read(_SAMPLE_BYTES):
+            waiting = len(decoder.getstate()[0])
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError as error:
+                raise _not_text(path, form.encoding, error.object[error.start], place - waiting + error.start) from None
+            place += len(block)
+
+
+# --- Parquet and Arrow --------------------------------------------------------------------------
+
+
+def _open_dataset(path: Path, form: Format, columns: Roles) -> tuple[ds.Dataset, list[str]]:
+    """The file or folder, and the columns to read."""
+    files, base = ([str(file) for file in _files(path)], str(path)) if path.is_dir() else ([str(path)], None)
+    try:
+        found = ds.dataset(files, format=form.kind, partitioning="hive", partition_base_dir=base)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: cannot be read as {form}: {str(error).splitlines()[0]}") from None
+    names = [name for name in found.schema.names if not re.fullmatch(r"__index_level_\d+__", name)]  # a pandas index
+    check_names(names, columns, str(path))
+    return found, columns.used(names)
+
+
+def _read_dataset(path: Path, form: Format, columns: Roles, rows: int | None) -> pa.Table:
+    found, names = _open_dataset(path, form, columns)
+    try:
+        return found.to_table(columns=names) if rows is None else found.head(rows, columns=names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: cannot be read as {form}: {str(error).splitlines()[0]}") from None
+
+
+def _dataset_batches(path: Path, form: Format, columns: Roles, rows_per_batch: int) -> Iterator[pa.Table]:
+    found, names = _open_dataset(path, form, columns)
+    # read ahead of one part only: that bounds memory
+    batches = found.to_batches(columns=names, batch_size=rows_per_batch, batch_readahead=1, fragment_readahead=1)
+    try:
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: cannot be read as {form}: {str(error).splitlines()[0]}") from None
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def _limited(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
+    """The first ``rows`` rows of them."""
+    left = rows
+    for table in tables:
+        if left is None:
+            yield table
+            continue
+        yield table.slice(0, left)
+        left -= len(table)
+        if left <= 0:
+            return
+
+
+def _of_size(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of ``n_rows``; the last may have fewer."""
+    waiting: list[pa.Table] = []
+    n_waiting = 0
+    for table in tables:
+        waiting.append(table)
+        n_waiting += len(table)
+        while n_waiting >= n_rows:
+            joined = pa.concat_tables(waiting)
+            yield joined.slice(0, n_rows)
+            waiting, n_waiting = [joined.slice(n_rows)], n_waiting - n_rows
+    if n_waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _to_frame(table: pa.Table, path: Path) -> pd.DataFrame:
+    """Types that pandas and the checks know: numbers, booleans, text, categories, times."""
+    changed = {}
+    for field in table.schema:
+        kind = field.type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise InputError(
+                f"{path}: column {field.name!r} holds {kind}: allowed are numbers, text, booleans and times"
+            )
+        if pa.types.is_decimal(kind):
+            changed[field.name] = pa.float64()
+        elif pa.types.is_date(kind):
+            changed[field.name] = pa.timestamp("ms")
+        elif pa.types.is_time(kind):
+            changed[field.name] = pa.string()
+    for name, kind in changed.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table[name].cast(kind))
+    return table.to_pandas(ignore_metadata=True)

@@ -1,0 +1,341 @@
+"""A log file for any backbone: in memory, or in chunks where it is larger than memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset
+from typing_extensions import override
+
+from cst_lightning import engines
+from cst_lightning.columns import (
+    MIN_ROWS,
+    Roles,
+    add_tallies,
+    check_rows,
+    check_values,
+    describe_columns,
+    labels_of,
+    rows_text,
+    tallies_of,
+)
+from cst_lightning.encoding import FeatureEncoder, Labels
+from cst_lightning.errors import InputError
+from cst_lightning.feedback import Feedback, Shape
+from cst_lightning.fitting import whole
+from cst_lightning.logs import read_batches, read_log
+from cst_lightning.stacked import StackedModule
+
+Mask = NDArray[np.bool_]
+Split = Literal["row", "group", "time"]
+
+
+class LoggedDataModule(pl.LightningDataModule):
+    """A log file, encoded and split once into rows to train on and rows held out.
+
+    With ``chunk_rows`` the file is read anew in every pass and only so many rows are in memory. An epoch of the Trainer
+    is then one chunk, in the order of the file, its rows shuffled as the protocol says: ``max_epochs`` counts chunks,
+    and a pass has ``n_chunks`` of them. What needs the whole log before its first step (``udm``, a student of
+    self-training) cannot be trained so. Numbers are standardised, and categories known, by a sample of ``chunk_rows``.
+
+    Args:
+        path, encoding, delimiter, rows: see ``logs.read_log``.
+        action, outcome, features, categorical, kept: columns, see ``columns.Roles``.
+        propensity: a column for each action, in the order of the sorted actions.
+        holdout: share of the rows held out, in [0, 1).
+        split: which rows those are: ``row``: drawn; ``group``: all rows of the groups drawn from the column ``group``;
+            ``time``: the last rows by the column ``time``.
+        group, time: columns to split by; they are no features.
+        missing: features, see ``encoding.FeatureEncoder``.
+        chunk_rows: stream the file in chunks of so many rows; at most so many are held out, and are in memory too.
+        seed: of the split.
+
+    Attributes:
+        train, validation: the rows (None where they are streamed; validation None for ``holdout=0``).
+        actions, outcomes: ``Labels``: what the indices mean. encoder: the fitted ``FeatureEncoder``.
+        description: ``columns.describe_columns`` of the file (of a sample of it where it is streamed).
+        n_rows: of the file. n_chunks: of a pass, 1 in memory.
+    """
+
+    actions: Labels
+    outcomes: Labels
+    encoder: FeatureEncoder
+    description: pd.DataFrame
+
+    def __init__(
+        self,
+        path: str | Path,
+        action: str,
+        outcome: str,
+        *,
+        propensity: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        kept: Sequence[str] = (),
+        holdout: float = 0.2,
+        split: Split = "row",
+        group: str | None = None,
+        time: str | None = None,
+        rows: int | None = None,
+        missing: Literal["error", "impute"] = "error",
+        chunk_rows: int | None = None,
+        seed: int = 0,
+        encoding: str = "utf-8",
+        delimiter: str | None = None,
+    ) -> None:
+        if not 0 <= holdout < 1:
+            raise InputError(f"holdout={holdout}: allowed is from 0, below 1")
+        if split not in ("row", "group", "time"):
+            raise InputError(f"split={split!r}: allowed are row, group and time")
+        for name, column in (("group", group), ("time", time)):
+            if (split == name) != (column is not None):
+                raise InputError(
+                    f"split={split!r} and {name}={column!r}: a column {name} goes with split={name!r} alone"
+                )
+        if isinstance(propensity, str) or (propensity is not None and len(propensity) < 2):
+            raise InputError(
+                f"propensity={propensity!r}: a column for each action is needed to train with; that of the action "
+                "taken alone is for policy_value"
+            )
+        if chunk_rows is not None and (chunk_rows < MIN_ROWS or rows is not None):
+            raise InputError(
+                f"chunk_rows={chunk_rows}, rows={rows}: allowed is chunk_rows from {MIN_ROWS}, without rows"
+            )
+        super().__init__()
+        by = [column for column in (group, time) if column is not None]
+        self.path, self.holdout, self.split, self.by = Path(path), holdout, split, by[0] if by else ""
+        self.roles = Roles(action, outcome, propensity, features, categorical, [*kept, *by])
+        self.rows, self.missing, self.chunk_rows, self.seed = rows, missing, chunk_rows, seed
+        self.encoding, self.delimiter = encoding, delimiter
+        self.n_rows, self.n_chunks = 0, 1
+        self._train: Feedback | None = None
+        self._validation: Feedback | None = None
+        self._chunks: _OneByOne | None = None
+        self._read = False
+
+    @override
+    def setup(self, stage: str | None = None) -> None:
+        """Read once; Lightning calls this again before every stage."""
+        if self._read:
+            return
+        if self.chunk_rows is None:
+            self._setup_in_memory()
+        else:
+            self._setup_chunks(self.chunk_rows)
+        self._read = True
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the problem."""
+        self.setup()
+        n_columns = self.encoder.transform(self._few[self._features]).shape[1]
+        return Shape(n_columns, len(self.actions.values), len(self.outcomes.values))
+
+    @property
+    def train(self) -> Feedback:
+        """The rows to train on, which must be in memory."""
+        self.setup()
+        if self._train is None:
+            raise InputError("chunk_rows: the rows to train on are not in memory; leave it out where all are needed")
+        return self._train
+
+    @property
+    def validation(self) -> Feedback | None:
+        """The rows held out; None for ``holdout=0``."""
+        self.setup()
+        return self._validation
+
+    @override
+    def train_dataloader(self) -> DataLoader[Any]:
+        self.setup()
+        if self._chunks is None:
+            return whole(self.train)
+        if self.trainer is not None:
+            _check_streams(self.trainer)
+        return DataLoader(self._chunks, batch_size=None)
+
+    @override
+    def val_dataloader(self) -> Any:
+        return whole(self.validation) if self.validation is not None else []
+
+    # --- in memory --------------------------------------------------------------------------------
+
+    def _setup_in_memory(self) -> None:
+        frame = read_log(
+            self.path, columns=self.roles, rows=self.rows, encoding=self.encoding, delimiter=self.delimiter
+        )
+        self.n_rows, self.description = len(frame), describe_columns(frame, self.roles)
+        held_out = self._held_out(frame)
+        train = frame[~held_out]
+        self._take_labels({role: frame[name].dropna().unique() for role, name in self._label_columns.items()})
+        unseen = set(self.actions.values) - set(train[self.roles.action])
+        if unseen:
+            raise InputError(
+                f"{self.path}: action {sorted(unseen)[0]!r} is in no row to train on, all its rows are held out: leave "
+                "them out of the log, or choose another holdout, split or seed"
+            )
+        self._fit_encoder(train)
+        self._train = self._feedback(train)
+        if held_out.any():
+            self._validation = self._feedback(frame[held_out], allow_unlogged=True)
+
+    def _held_out(self, frame: pd.DataFrame) -> Mask:
+        """Which rows are held out, ``[N]``."""
+        n_held_out = round(self.holdout * len(frame))
+        order: NDArray[Any] = np.random.default_rng(self.seed).permutation(len(frame))
+        if self.split == "time":
+            self._check_present(frame, 0)
+            order = frame[self.by].reset_index(drop=True).sort_values(kind="stable").index.to_numpy()[::-1]
+        elif self.split == "group":
+            self._check_present(frame, 0)
+            place = self._group_place(frame)
+            groups = np.sort(np.unique(place))
+            n_groups = min(max(1, round(self.holdout * len(groups))), len(groups) - 1) if self.holdout else 0
+            if self.holdout and not n_groups:
+                raise InputError(f"{self.path}: column {self.by!r} holds one group alone: split by row or time")
+            return np.isin(place, groups[:n_groups])
+        held_out = np.zeros(len(frame), dtype=bool)
+        held_out[order[:n_held_out]] = True
+        return held_out
+
+    def _check_present(self, frame: pd.DataFrame, first: int) -> None:
+        if (missing := frame[self.by].isna().to_numpy()).any():
+            raise InputError(f"{self.path}: column {self.by!r} is missing in {rows_text(missing, first)}: fill it in")
+
+    def _group_place(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """A number in 0..1 for each row, drawn by its group alone, ``[N]``."""
+        names = frame[self.by].astype(str).to_numpy(dtype=object)
+        return np.asarray(pd.util.hash_array(names, hash_key=f"{self.seed:016d}"[:16]) / 2.0**64)
+
+    # --- in chunks --------------------------------------------------------------------------------
+
+    def _setup_chunks(self, chunk_rows: int) -> None:
+        """A pass that checks and counts, then one that takes the rows held out."""
+        sample = self._survey(chunk_rows)
+        self.description = describe_columns(sample, self.roles)
+        share = min(self.holdout, chunk_rows / self.n_rows)
+        n_last = round(share * self.n_rows) if self.split == "time" else 0
+        self.n_chunks = -(-(self.n_rows - n_last) // chunk_rows)
+        size = -(-(self.n_rows - n_last) // self.n_chunks)  # no chunk is much smaller than the others
+        self._fit_encoder(sample)
+
+        def held_out(frame: pd.DataFrame, number: int) -> Mask:
+            first = number * size
+            if self.split == "time":
+                return np.arange(first, first + len(frame)) >= self.n_rows - n_last
+            if self.split == "group":
+                return self._group_place(frame) < share
+            return np.random.default_rng([self.seed, number]).random(len(frame)) < share
+
+        def chunks() -> Iterator[Feedback]:
+            for number, frame in zip(range(self.n_chunks), self._batches(size), strict=False):
+                train = frame[~held_out(frame, number)]
+                if len(train):
+                    yield self._feedback(train, allow_unlogged=True)
+
+        if share:
+            parts = []
+            for number, frame in enumerate(self._batches(size)):
+                parts.append(frame[held_out(frame, number)])
+            kept = pd.concat(parts)
+            if kept.empty:
+                raise InputError(f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none")
+            self._validation = self._feedback(kept, allow_unlogged=True)
+        self._chunks = _OneByOne(chunks)
+
+    def _batches(self, n_rows: int) -> Iterator[pd.DataFrame]:
+        return read_batches(self.path, n_rows, columns=self.roles, encoding=self.encoding, delimiter=self.delimiter)
+
+    def _survey(self, chunk_rows: int) -> pd.DataFrame:
+        """Check the whole file, take its labels, and draw at most ``chunk_rows`` of its rows."""
+        rng, share, where = np.random.default_rng(self.seed), 1.0, str(self.path)
+        sample, tallies, last, self.n_rows = pd.DataFrame(), None, None, 0
+        for frame in self._batches(chunk_rows):
+            check_rows(frame, self.roles, where, self.n_rows)
+            of_frame = tallies_of(frame, self.roles, self.n_rows)
+            tallies = of_frame if tallies is None else add_tallies(tallies, of_frame)
+            if self.by:
+                self._check_present(frame, self.n_rows)
+            if self.split == "time":
+                if not frame[self.by].is_monotonic_increasing or (last is not None and frame[self.by].iloc[0] < last):
+                    raise InputError(
+                        f"{where}: column {self.by!r} does not grow: sort the file by it to stream it by time"
+                    )
+                last = frame[self.by].iloc[-1]
+            sample = pd.concat([sample, frame[rng.random(len(frame)) < share]], ignore_index=True)
+            while len(sample) > chunk_rows:
+                sample, share = sample[rng.random(len(sample)) < 0.5].reset_index(drop=True), share / 2
+            self.n_rows += len(frame)
+        if tallies is None or self.n_rows < MIN_ROWS:
+            raise InputError(f"{where}: {self.n_rows} rows: a log needs at least {MIN_ROWS}")
+        check_values(tallies, self.roles, where)
+        self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
+        return sample
+
+    # --- encoding ---------------------------------------------------------------------------------
+
+    @property
+    def _label_columns(self) -> dict[str, str]:
+        assert self.roles.action is not None
+        assert self.roles.outcome is not None
+        return {"action": self.roles.action, "outcome": self.roles.outcome}
+
+    def _take_labels(self, values: dict[str, Any]) -> None:
+        self.actions, self.outcomes = (labels_of(role, found, str(self.path)) for role, found in values.items())
+
+    def _fit_encoder(self, frame: pd.DataFrame) -> None:
+        self._features = self.roles.feature_names(list(frame.columns))
+        self._few = frame[:1]
+        self.encoder = FeatureEncoder(list(self.roles.categorical), self.missing).fit(frame[self._features])
+
+    def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
+        columns, names = self._label_columns, self.roles.propensities
+        with warnings.catch_warnings():
+            if self.chunk_rows is not None:  # the same in every chunk
+                warnings.filterwarnings("ignore", message=".*which training had not.*")
+            x = self.encoder.transform(frame[self._features])
+        return Feedback(
+            torch.from_numpy(x),
+            torch.from_numpy(self.actions.index(frame[columns["action"]])),
+            torch.from_numpy(self.outcomes.index(frame[columns["outcome"]])),
+            len(self.actions.values),
+            len(self.outcomes.values),
+            propensity=torch.from_numpy(frame[names].to_numpy(np.float64, copy=True)) if names else None,
+            allow_unlogged=allow_unlogged,
+        )
+
+
+class _OneByOne(IterableDataset[Feedback]):
+    """Hands out one chunk each time it is gone through: the next one, and after the last the first."""
+
+    def __init__(self, chunks: Callable[[], Iterator[Feedback]]) -> None:
+        self._make = chunks
+        self._left: Iterator[Feedback] = iter(())
+
+    @override
+    def __iter__(self) -> Iterator[Feedback]:
+        chunk = next(self._left, None)
+        if chunk is None:
+            self._left = self._make()
+            chunk = next(self._left)
+        yield chunk
+
+
+def _check_streams(trainer: pl.Trainer) -> None:
+    """A module that can be trained in chunks, and on a CPU."""
+    module = trainer.lightning_module
+    if isinstance(module, StackedModule) and engines.overrides(module, StackedModule, ("prepare",)):
+        raise InputError(
+            f"chunk_rows: {type(module).__name__} needs the whole log before its first step: leave chunk_rows out, "
+            "limit rows, or use a backbone that does not (dm, hsic)"
+        )
+    if trainer.strategy.root_device.type != "cpu":
+        raise InputError("chunk_rows: a log is streamed on a CPU only: pass accelerator='cpu'")

@@ -1,0 +1,246 @@
+"""A diagnosis finds what was planted, stays silent where nothing was, and says what to do."""
+
+import builtins
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cst_lightning import InputError
+from cst_lightning.columns import Roles
+from cst_lightning.diagnosis import diagnose, log_of_arrays
+from cst_lightning.findings import SEVERITIES, percent
+
+ROLES = Roles(action="price", outcome="bought")
+N = 400
+
+
+def log(n=N, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    columns = {
+        "age": rng.normal(size=n),
+        "visits": rng.integers(9, size=n),
+        "town": rng.choice(["Bern", "Chur", "Zug"], n),
+        "price": rng.choice(["low", "high"], n),
+        "bought": rng.choice(["no", "yes"], n, p=[0.7, 0.3]),
+    }
+    return pd.DataFrame(columns | changes)
+
+
+def titles(found, severity=None):
+    return [f.title for f in found.findings if severity in (None, f.severity)]
+
+
+def only(found, words, severity):
+    """The one finding that says ``words`` has that severity, and both explains and advises."""
+    (finding,) = [f for f in found.findings if words in f.title]
+    assert finding.severity == severity, finding
+    assert finding.meaning
+    assert finding.advice
+    return finding
+
+
+def test_a_sound_log_has_no_problem_and_no_warning():
+    found = diagnose(log(), ROLES)
+    assert not titles(found, "problem")
+    assert not titles(found, "warning")
+    only(found, "No model told the action", "info")
+    assert found.actions["rows"].sum() == N
+    assert found.actions["P(yes)"].between(0.2, 0.4).all()
+    assert found.overlap["effective"] > 0.95
+    assert found.outcomes["share"].sum() == pytest.approx(1)
+    assert found.propensity.sum(1) == pytest.approx(np.ones(N))
+
+
+def test_the_same_log_gives_the_same_diagnosis():
+    one, other = (diagnose(log(), ROLES, random_state=3).page() for _ in range(2))
+    assert one == other
+
+
+def test_a_feature_written_after_the_outcome():
+    frame = log()
+    frame["refund"] = np.where(frame["bought"] == "yes", np.nan, 0.0)  # only its being missing tells
+    frame["code"] = frame["price"].map({"low": "L", "high": "H"})
+    found = diagnose(frame, ROLES)
+    assert "known before the action" in only(found, "'refund' alone tells the outcome", "problem").advice
+    only(found, "'code' alone tells the action", "problem")
+    only(found, "The action is a function of the features", "problem")
+    assert len([t for t in titles(found) if "alone tells" in t]) == 2
+
+
+def test_a_policy_that_is_a_rule_of_two_features_has_no_overlap():
+    frame = log()
+    frame["price"] = np.where((frame["age"] > 0) & (frame["visits"] > 3), "low", "high")
+    found = diagnose(frame, ROLES)
+    assert "random" in only(found, "The action is a function of the features", "problem").advice
+    only(found, "almost no chance", "problem")
+
+
+def test_weak_overlap_is_told_by_the_effective_sample_size():
+    rng = np.random.default_rng(0)
+    frame = log(2000)
+    frame["price"] = np.where(rng.random(2000) < 1 / (1 + np.exp(-4 * frame["age"])), "low", "high")
+    found = diagnose(frame, ROLES)
+    assert found.overlap["effective"] < 0.3
+    assert any("leave" in title and "of the rows" in title for title in titles(found))
+    only(found, "almost no chance", "warning")
+    assert found.model.startswith("logistic")
+
+
+def test_actions_logged_never_once_and_rarely():
+    price = np.array(["low", "high"] * (N // 2), dtype=object)
+    price[7], price[20:40] = "free", "dear"
+    found = diagnose(log(price=price), ROLES, actions=["low", "gift"])
+    only(found, "'gift' was never logged", "problem")
+    only(found, "'free' was logged once", "problem")
+    only(found, "'dear' was logged in 20 rows only", "warning")
+    category = pd.Categorical(["low", "high"] * (N // 2), categories=["high", "low", "gift"])
+    only(diagnose(log(price=category), ROLES), "'gift' was never logged", "problem")
+    only(diagnose(log(price="low"), ROLES), "Only one action was ever taken", "problem")
+
+
+def test_outcomes_that_are_missing_rare_or_all_alike():
+    n = 2000
+    bought = np.array(["no"] * n, dtype=object)
+    bought[[3, 700, 1501, 1900]] = "yes"  # 0.2 %
+    price = np.array(["low", "high"] * (n // 2), dtype=object)
+    price[[3, 700, 1501, 1900]] = "low"
+    found = diagnose(log(n, bought=bought, price=price), ROLES)
+    rare = only(found, "Outcome 'yes' is rare: 4 rows (0.2 %)", "warning")
+    assert "99.8 %" in rare.meaning
+    assert "calibration for each action" in rare.advice
+    only(found, "Action 'high' was only ever followed by 'no'", "warning")
+    bought[100:900] = None
+    only(diagnose(log(n, bought=bought, price=price), ROLES), "800 rows (40 %) have no outcome", "warning")
+    bought = log()["bought"].mask(price[:N] == "high")
+    only(diagnose(log(bought=bought, price=price[:N]), ROLES), "'high' has no observed outcome", "problem")
+
+
+def test_duplicated_rows_and_constant_features():
+    frame = log(country="CH")
+    found = diagnose(pd.concat([frame, frame[:30]]), ROLES)
+    only(found, f"30 rows ({percent(30 / 430)}) repeat another row exactly", "warning")
+    only(found, "Column 'country' is the same in every row", "warning")
+    few = diagnose(log()[["town", "price", "bought"]], ROLES)
+    only(few, "repeat another row exactly", "info")  # three towns cannot be but alike
+
+
+def test_drift_within_a_log_and_against_a_validation_frame():
+    frame = log(day=np.arange(N) // 4)
+    finding = only(diagnose(frame, ROLES), "The first and the second half differ", "problem")
+    assert "'day'" in finding.title
+    assert "split by time" in finding.advice
+    later = log(seed=1, age=np.random.default_rng(9).normal(0.9, 1, N))
+    found = diagnose(log(), ROLES, validation=later)
+    only(found, "The training and the validation rows differ", "warning")
+    assert found.drift["column"].iloc[0] == "age"
+    assert not titles(diagnose(log(), ROLES, validation=log(seed=1)), "warning")
+    policy = log(price=np.where(np.arange(N) < N / 2, "low", "high"))  # the policy changed, the contexts did not
+    assert "'price'" in only(diagnose(policy, ROLES), "half differ", "problem").title
+
+
+def test_logged_propensities_that_do_not_fit_the_actions():
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0.2, 0.6, N)
+    frame = log(price=np.where(rng.random(N) < low, "low", "high"), low=low, high=1 - low)
+    frame["p"] = np.where(frame["price"] == "low", low, 1 - low)
+    every = {"action": "price", "outcome": "bought", "features": ["age", "visits"]}
+    for propensity, right in (("p", True), (["high", "low"], True), (["low", "high"], False)):
+        found = diagnose(frame, Roles(**every, propensity=propensity))
+        assert right != any("propensities do not fit" in title for title in titles(found, "problem")), propensity
+    frame["p"] /= 2
+    only(diagnose(frame, Roles(**every, propensity="p")), "and should be 2", "problem")
+
+
+def test_arrays_and_many_actions():
+    rng = np.random.default_rng(0)
+    x, action, outcome = rng.normal(size=(900, 3)), rng.integers(50, size=900), rng.integers(3, size=900)
+    found = diagnose(*log_of_arrays(x, action, outcome, np.full((900, 50), 0.02)))
+    assert len(found.actions) == 50
+    assert found.overlap["no chance"] == 0  # an even share of 2 % is not almost none
+    assert "P(2)" in found.actions
+    assert found.model == "the log's own"
+    assert "<svg" in found.page()
+    with pytest.raises(InputError, match=r"action has shape \(5,\): x has 900 rows"):
+        log_of_arrays(x, action[:5], outcome)
+    with pytest.raises(InputError, match=r"x has shape \(900,\)"):
+        log_of_arrays(x[:, 0], action, outcome)
+    with pytest.raises(InputError, match="diagnose needs a column"):
+        diagnose(log(), Roles(action="price"))
+
+
+def test_a_large_log_is_sampled_and_says_so(monkeypatch):
+    monkeypatch.setattr("cst_lightning.diagnosis.MODELLED_ROWS", 300)
+    found = diagnose(log(900), ROLES)
+    assert (found.n_rows, found.n_modelled, len(found.propensity)) == (900, 300, 300)
+    assert "on a sample of 300 rows" in found.text()
+
+
+def test_the_text_has_the_worst_first_and_every_number():
+    frame = log(country="CH")
+    frame["refund"] = (frame["bought"] == "yes").astype(int)
+    frame.loc[5, "bought"] = None
+    found = diagnose(frame, ROLES)
+    order = [SEVERITIES.index(finding.severity) for finding in found.findings]
+    assert order == sorted(order)
+    text = found.text()
+    assert text.startswith("400 rows (399 with an outcome), 5 features, 2 actions, 2 outcomes")
+    assert text.index("PROBLEM: ") < text.index("WARNING: ") < text.index("NOTE: ")
+    for words in ("What to do:", "Overlap: propensities by", "P(yes)", "low", "high"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0 %"), (1, "100 %"), (0.002, "0.2 %"), (0.9996, "99.96 %"), (0.25, "25 %"), (1e-4, "0.01 %")],
+)
+def test_a_share_never_rounds_to_none_or_all(share, text):
+    assert percent(share) == text
+
+
+def test_without_jinja_the_page_says_what_to_install(monkeypatch):
+    found, real = diagnose(log(), ROLES), builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] == "jinja2":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"cst-lightning\[report\]"):
+        found.page()
+    assert found.text()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no Chromium on this machine")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_the_page_opens_fits_and_takes_names_as_text(browser, tmp_path, width):
+    evil = "<script>document.title='broken'</script>"
+    frame = log(price=np.random.default_rng(1).choice([evil, "$1 & $2", "a very long name of an action, indeed"], N))
+    frame = frame.rename(columns={"age": evil})
+    path = tmp_path / "page.html"
+    path.write_text(diagnose(frame, ROLES).page(), encoding="utf-8")
+    page, troubles = browser.new_page(viewport={"width": width, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
+    page.goto(path.as_uri())
+    assert troubles == []
+    assert page.title() == "Diagnosis of a log"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("figure svg[aria-label]").count() == 3
+    assert page.locator("figure svg").evaluate_all("all => all.every(one => one.getBoundingClientRect().height > 100)")
+    assert page.locator("td", has_text="$1 & $2").count() >= 1

@@ -1,0 +1,27 @@
+"""The script that measures a log larger than memory."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from benchmarks import large_log
+
+
+def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(large_log, "_GROUP_ROWS", 700)
+    path = tmp_path / "log.parquet"
+    large_log.write_log(path, 1500)
+    table = pq.read_table(path)
+    assert pq.ParquetFile(path).num_row_groups == 3
+    assert table.num_columns == 52
+    assert set(table["price"].unique().to_pylist()) == set(range(1, 11))
+    x, price = table["x0"].to_numpy(), table["price"].to_numpy()
+    assert np.mean(x[price == 1]) > np.mean(x[price == 2]) + 0.1  # the policy sets price 1 where x0 is large
+    assert large_log.main(["--file", str(path), "--chunk-rows", "600", "--chunks", "4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["features"], found["actions"], found["chunks"]) == (1500, 50, 10, 3)
+    assert found["trained_chunks"] == 4
+    assert 0 < found["validation_nll"] < 2
+    assert large_log.main(["--file", str(path), "--chunk-rows", "5"]) == 2
+    assert "chunk_rows=5" in capsys.readouterr().err

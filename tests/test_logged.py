@@ -1,0 +1,199 @@
+"""A log file as a data module: in memory and streamed, split in three ways."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from cst_lightning import DirectMethod, InputError, UniformDM, fit, self_train
+from datamodules.logged import LoggedDataModule
+from tests.conftest import tiny_protocol
+
+N = 200
+
+
+def frame(n=N):
+    rng = np.random.default_rng(0)
+    age, town = rng.normal(40, 9, n), rng.choice(["Bern", "Chur", "Zug"], n)
+    price = rng.choice([9.9, 14.9, 19.9], n)
+    bought = np.where(rng.random(n) < 0.8 - price / 30, "yes", "no")
+    customer = [f"c{i // 4}" for i in range(n)]
+    columns = {"age": age, "town": town, "price": price, "bought": bought, "customer": customer, "day": np.arange(n)}
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture
+def path(tmp_path):
+    frame().to_parquet(tmp_path / "log.parquet")
+    return tmp_path / "log.parquet"
+
+
+def module(path, **changes):
+    return LoggedDataModule(path, "price", "bought", **({"features": ["age", "town", "day"]} | changes))
+
+
+def rows(feedback, data):
+    """Which rows of the file these are, by the feature ``day``."""
+    kind = data.encoder.columns["day"]
+    return (feedback.x[0, :, -1].double() * kind.scale + kind.mean).round().long().tolist()
+
+
+def chunks(data, n=None):
+    return [next(iter(data.train_dataloader())) for _ in range(n or data.n_chunks)]
+
+
+def test_labels_features_and_split_of_a_file(path):
+    data = module(path)
+    assert data.shape.n_features == 1 + 3 + 1
+    assert data.actions.values == (9.9, 14.9, 19.9)
+    assert data.outcomes.values == ("no", "yes")
+    assert (data.train.n_rows, data.validation.n_rows) == (160, 40)
+    train, held_out = rows(data.train, data), rows(data.validation, data)
+    assert sorted(train + held_out) == list(range(N))
+    log = frame()
+    for feedback, which in ((data.train, train), (data.validation, held_out)):
+        assert [data.actions.values[i] for i in feedback.action[0]] == log["price"][which].tolist()
+        assert [data.outcomes.values[i] for i in feedback.outcome[0]] == log["bought"][which].tolist()
+    assert abs(float(data.train.x[..., 0].mean())) < 1e-5  # standardised by the rows to train on
+    assert rows(module(path).train, data) == train
+    assert rows(module(path, seed=1).train, data) != train
+    assert data.description.set_index("column").loc["town", "role"] == "feature"
+
+
+def test_a_split_by_group_and_by_time(path):
+    data = module(path, split="group", group="customer")
+    customer = frame()["customer"]
+    train, held_out = set(customer[rows(data.train, data)]), set(customer[rows(data.validation, data)])
+    assert not train & held_out
+    assert len(held_out) == 10
+    shuffled = frame().sample(frac=1, random_state=0)
+    shuffled.to_parquet(path)
+    data = module(path, split="time", time="customer", features=["age"], holdout=0.25)
+    assert data.validation.n_rows == 50
+    data = LoggedDataModule(path, "price", "bought", split="time", time="day", categorical=["customer"], holdout=0.1)
+    assert data.validation.n_rows == 20
+    ages = data.encoder.columns["age"]
+    found = sorted((data.validation.x[0, :, 0].double() * ages.scale + ages.mean).round(decimals=3).tolist())
+    assert found == pytest.approx(sorted(frame()["age"][-20:]), abs=1e-2)
+
+
+def test_any_backbone_trains_on_a_file_and_self_training_too(path):
+    data = module(path)
+    protocol = tiny_protocol("matched")
+    for backbone in (DirectMethod, UniformDM):
+        model = backbone(data.shape, [0, 1], protocol)
+        fit(model, data)
+        student = self_train(model, data, protocol=protocol)
+        assert student(data.validation.x).shape == (2, 40, 3, 2)
+        assert torch.isfinite(student.training_loss).all()
+
+
+def test_no_rows_are_held_out_where_none_are_asked_for(path):
+    data = module(path, holdout=0)
+    assert data.validation is None
+    assert data.train.n_rows == N
+    assert data.val_dataloader() == []
+    assert module(path, rows=100).train.n_rows == 80
+
+
+def test_logged_propensities_reach_the_backbone(path):
+    log = frame().assign(p1=0.2, p2=0.3, p3=0.5)
+    log.to_parquet(path)
+    data = module(path, propensity=["p1", "p2", "p3"])
+    assert data.train.propensity[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5])
+    with pytest.raises(InputError, match="a column for each action is needed"):
+        module(path, propensity="p1")
+
+
+@pytest.mark.parametrize("split", [{}, {"split": "group", "group": "customer"}, {"split": "time", "time": "when"}])
+def test_a_streamed_log_has_every_row_once_a_pass(path, split):
+    frame().assign(when=pd.date_range("2024", periods=N)).to_parquet(path, row_group_size=30)
+    data = module(path, chunk_rows=70, **split)
+    assert data.shape.n_actions == 3
+    held_out = rows(data.validation, data)
+    assert 0 < len(held_out) <= 75
+    for _ in range(2):
+        parts = chunks(data)
+        assert max(part.n_rows for part in parts) <= 70
+        assert min(part.n_rows for part in parts) >= 25  # no chunk is a small rest
+        assert sorted(held_out + [row for part in parts for row in rows(part, data)]) == list(range(N))
+    if "time" in split:
+        assert held_out == list(range(160, N))
+    if "group" in split:
+        customer = frame()["customer"]
+        train = {row for part in parts for row in rows(part, data)}
+        assert not set(customer[list(train)]) & set(customer[held_out])
+
+
+def test_a_streamed_csv_gives_the_same_chunks_as_parquet(tmp_path, path):
+    frame().to_csv(tmp_path / "log.csv", index=False)
+    one, other = module(path, chunk_rows=70), module(tmp_path / "log.csv", chunk_rows=70)
+    one.setup()
+    other.setup()
+    for mine, theirs in zip(chunks(one), chunks(other), strict=True):
+        assert torch.allclose(mine.x, theirs.x, atol=1e-5)
+        assert torch.equal(mine.action, theirs.action)
+        assert torch.equal(mine.outcome, theirs.outcome)
+
+
+def test_a_model_trains_on_a_stream_chunk_by_chunk(path):
+    data = module(path, chunk_rows=70, holdout=0.1)
+    model = DirectMethod(data.shape, [0, 1], tiny_protocol("matched"))
+    seen = []
+    model.new_epoch = lambda feedback, order, bounds: seen.append(sorted(rows(feedback, data)))
+    fit(model, data, max_epochs=2 * data.n_chunks)
+    assert len(seen) == 2 * data.n_chunks
+    assert seen[: data.n_chunks] == seen[data.n_chunks :]
+    assert len({tuple(part) for part in seen}) == data.n_chunks
+    assert torch.isfinite(model.training_loss).all()
+
+
+def test_what_needs_the_whole_log_says_so(path):
+    data = module(path, chunk_rows=70)
+    with pytest.raises(InputError, match="UniformDM needs the whole log before its first step"):
+        fit(UniformDM(data.shape, [0], tiny_protocol("matched")), data)
+    with pytest.raises(InputError, match="not in memory"):
+        self_train(DirectMethod(data.shape, [0], tiny_protocol("matched")), data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"holdout": 1}, "holdout=1"),
+        ({"split": "rows"}, "split='rows': allowed are row, group and time"),
+        ({"split": "group"}, "split='group' and group=None"),
+        ({"time": "day"}, "split='row' and time='day'"),
+        ({"chunk_rows": 5}, "chunk_rows=5"),
+        ({"chunk_rows": 50, "rows": 100}, "without rows"),
+    ],
+)
+def test_options_that_do_not_go_together(path, changes, message):
+    with pytest.raises(InputError, match=message):
+        module(path, **changes)
+
+
+def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
+    log = frame()
+    log.loc[150, "age"] = np.inf
+    log.to_parquet(path)
+    with pytest.raises(InputError, match=r"log\.parquet: column 'age' is infinite in data row 151"):
+        module(path, chunk_rows=60).setup()
+    log = frame().astype({"price": object})
+    log.loc[170, "price"] = None
+    log.to_parquet(path)
+    with pytest.raises(InputError, match="action 'price' is missing in data row 171"):
+        module(path, chunk_rows=60).setup()
+    frame()[::-1].to_parquet(path)
+    with pytest.raises(InputError, match="column 'day' does not grow: sort the file"):
+        module(path, chunk_rows=60, features=["age"], split="time", time="day").setup()
+    frame()[:10].to_parquet(path)
+    with pytest.raises(InputError, match="10 rows: a log needs at least 20"):
+        module(path, chunk_rows=60).setup()
+
+
+def test_an_action_that_only_the_held_out_rows_have(path):
+    log = frame()
+    log.loc[190:, "price"] = 99.0
+    log.to_parquet(path)
+    with pytest.raises(InputError, match=r"action 99\.0 is in no row to train on"):
+        module(path, features=["age"], split="time", time="day").setup()

@@ -1,0 +1,207 @@
+"""Log files: every way of writing one is read alike, and what is wrong is said in one line."""
+
+import gzip
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cst_lightning import InputError
+from cst_lightning.columns import Roles
+from cst_lightning.logs import read_batches, read_log
+
+ROLES = Roles(action="price", outcome="bought")
+
+
+def frame(n=40):
+    return pd.DataFrame(
+        {
+            "age": 20 + np.arange(n) / 4,
+            "visits": np.arange(n) % 5,
+            "town": ["Zürich", "Bern", "Chur, Ost"][:3] * (n // 3) + ["Bern"] * (n % 3),
+            "member": np.arange(n) % 3 == 0,
+            "price": ["low", "high"] * (n // 2) + ["low"] * (n % 2),
+            "bought": ["no", "yes", "no"] * (n // 3) + ["yes"] * (n % 3),
+        }
+    )
+
+
+def text(n=40, head="age,price,bought", age=str, price=lambda i: ["low", "high"][i % 2], bought=lambda i: i % 3 % 2):
+    return "\n".join([head, *(f"{age(i)},{price(i)},{bought(i)}" for i in range(n))]) + "\n"
+
+
+def put(tmp_path, content, name="log.csv"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+WRITTEN = {
+    "comma.csv": lambda path: frame().to_csv(path, index=False),
+    "semicolon.csv": lambda path: frame().to_csv(path, index=False, sep=";", decimal=","),
+    "tab.tsv": lambda path: frame().to_csv(path, index=False, sep="\t"),
+    "bom.csv": lambda path: frame().to_csv(path, index=False, encoding="utf-8-sig"),
+    "crlf.csv": lambda path: frame().to_csv(path, index=False, lineterminator="\r\n"),
+    "zipped.csv.gz": lambda path: path.write_bytes(gzip.compress(frame().to_csv(index=False).encode())),
+    "spaces.csv": lambda path: path.write_text(frame().to_csv(index=False).replace("age,", "age ,")),
+    "log.parquet": lambda path: frame().to_parquet(path),
+    "log.feather": lambda path: feather.write_feather(frame(), path),
+    "folder": lambda path: [
+        path.mkdir(),
+        frame().iloc[:7].to_parquet(path / "a.parquet"),
+        frame().iloc[7:].to_parquet(path / "b.parquet"),
+        (path / "_SUCCESS").touch(),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_log_is_read_alike_however_it_is_written(tmp_path, name):
+    WRITTEN[name](tmp_path / name)
+    got = read_log(tmp_path / name, columns=ROLES)
+    pd.testing.assert_frame_equal(got, frame(), check_dtype=False)
+    parts = list(read_batches(tmp_path / name, 9, columns=ROLES))
+    assert [len(part) for part in parts] == [9, 9, 9, 9, 4]
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), got)
+    pd.testing.assert_frame_equal(read_log(tmp_path / name, columns=ROLES, rows=21), got[:21])
+
+
+def test_what_was_found_is_told(tmp_path):
+    WRITTEN["semicolon.csv"](tmp_path / "a.csv")
+    assert read_log(tmp_path / "a.csv").attrs["format"] == "CSV, columns by semicolon, decimal comma, utf-8"
+    WRITTEN["log.parquet"](tmp_path / "a.parquet")
+    assert read_log(tmp_path / "a.parquet").attrs["format"] == "Parquet"
+
+
+def test_a_partitioned_folder_has_its_column(tmp_path):
+    ds.write_dataset(
+        pa.Table.from_pandas(frame()),
+        tmp_path / "log",
+        format="parquet",
+        partitioning=ds.partitioning(pa.schema([("price", pa.string())]), flavor="hive"),
+    )
+    got = read_log(tmp_path / "log", columns=ROLES)
+    assert got["price"].value_counts().to_dict() == {"low": 20, "high": 20}
+    assert sum(len(part) for part in read_batches(tmp_path / "log", 8, columns=ROLES)) == 40
+
+
+def test_only_columns_with_a_role_are_read(tmp_path):
+    WRITTEN["log.parquet"](tmp_path / "a.parquet")
+    roles = Roles(action="price", outcome="bought", features=["visits"], kept=["town"])
+    assert list(read_log(tmp_path / "a.parquet", columns=roles)) == ["visits", "town", "price", "bought"]
+
+
+def test_another_encoding_is_named_and_can_be_passed(tmp_path):
+    path = put(tmp_path, frame().to_csv(index=False).encode("cp1252"))
+    place = path.read_bytes().index(b"\xfc")
+    with pytest.raises(InputError, match=rf"log\.csv: byte 0xfc at position {place} is no utf-8 text: .* cp1252"):
+        read_log(path, columns=ROLES)
+    pd.testing.assert_frame_equal(read_log(path, columns=ROLES, encoding="cp1252"), frame(), check_dtype=False)
+    path = put(tmp_path, frame().to_csv(index=False).encode("utf-16"))
+    with pytest.raises(InputError, match="utf-16: pass encoding='utf-16'"):
+        read_log(path, columns=ROLES)
+    pd.testing.assert_frame_equal(read_log(path, columns=ROLES, encoding="utf-16"), frame(), check_dtype=False)
+    with pytest.raises(InputError, match="encoding='latin-99' is not known"):
+        read_log(path, encoding="latin-99")
+
+
+def test_a_byte_far_down_the_file_is_found(tmp_path):
+    content = text(100_000).encode() + "1,Zürich,1\n".encode("latin-1")
+    path = put(tmp_path, content)
+    message = f"byte 0xfc at position {content.index(0xFC)} "
+    with pytest.raises(InputError, match=message):
+        read_log(path, columns=ROLES)
+    with pytest.raises(InputError, match=message):
+        list(read_batches(path, 1000, columns=ROLES))
+
+
+def test_types_of_a_stream_hold_for_the_whole_file(tmp_path):
+    path = put(tmp_path, text(100_000, age=lambda i: "7.5" if i == 99_999 else "7"))
+    parts = list(read_batches(path, 40_000, columns=ROLES))
+    assert {str(part["age"].dtype) for part in parts} == {"float64"}
+    assert parts[-1]["age"].iloc[-1] == 7.5
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("\n \n", "the file is empty"),
+        ("age,price,bought\n", "only a header, no rows"),
+        ("1,2,3\n4,5,6\n", "the first line is 1, 2, 3: it must name the columns"),
+        (text(19), "19 rows: a log needs at least 20"),
+        (text(head="age,age,bought"), "column 'age' stands 2 times"),
+        (text(head=",price,bought"), r"column 1 has no name \(a row index\?\)"),
+        (text(head="age,Price,bought"), r"no column 'price' \(action\): did you mean 'Price'\? There are: age, Price"),
+        (text() + "1,low,1,9\n", "row 42 of the file has 4 cells and the header 3"),
+        (b"PK\x03\x04 and so on", "save the sheet as CSV"),
+    ],
+)
+def test_a_file_that_cannot_be_a_log(tmp_path, content, message):
+    with pytest.raises(InputError, match=message) as error:
+        read_log(put(tmp_path, content), columns=ROLES)
+    assert "log.csv" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path):
+    put(tmp_path, text(), "sales.csv")
+    with pytest.raises(InputError, match=r"sale\.csv: no such file or folder; did you mean sales\.csv\?"):
+        read_log(tmp_path / "sale.csv")
+    with pytest.raises(InputError, match=r"ends in '\.xlsx': allowed are \.csv, .*; save the sheet as CSV first"):
+        read_log(put(tmp_path, "x", "sales.xlsx"))
+    with pytest.raises(InputError, match=r"a\.parquet: cannot be read as Parquet"):
+        read_log(put(tmp_path, "no parquet", "a.parquet"))
+    with pytest.raises(InputError, match="a folder must hold files of one kind"):
+        read_log(tmp_path)
+    pq.write_table(pa.table({"age": [1], "list": [[1, 2]]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="column 'list' holds list"):
+        read_log(tmp_path / "b.parquet")
+    for options in ({"rows": 0}, {"delimiter": ",,"}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            read_log(tmp_path / "sales.csv", **options)
+    with pytest.raises(InputError, match="rows_per_batch=0"):
+        read_batches(tmp_path / "sales.csv", 0)
+
+
+def test_new_contexts_need_no_outcome_and_may_be_few(tmp_path):
+    assert len(read_log(put(tmp_path, "age,town\n3,Bern\n"))) == 1
+
+
+def test_lines_within_quotes_and_another_delimiter(tmp_path):
+    path = put(tmp_path, text(price=lambda i: '"a\nb"' if i % 2 else "c").replace(",", "|"))
+    got = read_log(path, columns=ROLES, delimiter="|")
+    assert sorted(got["price"].unique()) == ["a\nb", "c"]
+    pd.testing.assert_frame_equal(
+        pd.concat(read_batches(path, 7, columns=ROLES, delimiter="|"), ignore_index=True), got
+    )
+
+
+values = st.floats(-1e6, 1e6).map(lambda x: round(x, 3)) | st.none()
+words = st.text(st.characters(codec="utf-8", exclude_characters='\r\n"', exclude_categories=["C"]), min_size=1)
+
+
+@settings(max_examples=10)
+@given(
+    st.lists(st.tuples(values, words.map(lambda w: f"x{w}")), min_size=2, max_size=30),
+    st.sampled_from([",", ";", "\t"]),
+    st.integers(1, 9),
+)
+def test_any_table_comes_back(tmp_path_factory, table, delimiter, size):
+    path = tmp_path_factory.mktemp("any") / "log.csv"
+    written = pd.DataFrame(table, columns=["number", "word"]).astype({"number": float})
+    written.loc[0, "number"] = 0.5  # so that the decimal sign can be seen
+    written.to_csv(path, index=False, sep=delimiter, decimal="." if delimiter == "," else ",", quoting=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = read_log(path, columns=Roles(categorical=["word"]), delimiter=delimiter)
+    pd.testing.assert_frame_equal(got, written, check_dtype=False)
+    parts = read_batches(path, size, columns=Roles(categorical=["word"]), delimiter=delimiter)
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), got)
