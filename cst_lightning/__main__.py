@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = parser()
     parsed = whole.parse_args(arguments)
     name = parsed["subcommand"]
-    options = whole.instantiate_classes(parsed)[name].as_dict()
+    options = parsed[name].as_dict()
     options.pop("config", None)
     if name == "fit":
         own = CounterfactualClassifier().get_params()

@@ -215,8 +215,8 @@ def _given(propensity: str | Sequence[str] | None) -> str | Sequence[str] | None
 def _propensities(log: pd.DataFrame, roles: Roles) -> NDArray[np.float64] | None:
     if roles.propensity is None:
         return None
-    value = log[roles.propensities].to_numpy(np.float64)
-    return value[:, 0] if isinstance(roles.propensity, str) else value
+    columns = roles.propensity if isinstance(roles.propensity, str) else roles.propensities
+    return np.asarray(log[columns], np.float64)
 
 
 def _load(model: Path, trust: Sequence[str] | None) -> tuple[CounterfactualClassifier, Roles]:
@@ -316,7 +316,7 @@ def _calibration(
             order = np.argsort(predicted, kind="stable")
             parts = np.array_split(order, min(_BINS, len(order)))
             gap = sum(abs(predicted[part].mean() - hit[part].mean()) * len(part) for part in parts) / len(order)
-            rows.append((label, outcome, len(order), predicted.mean(), hit.mean(), gap))
+            rows.append((str(label), str(outcome), len(order), predicted.mean(), hit.mean(), gap))
     columns = ["action", "outcome", "rows", "predicted", "observed", "calibration error"]
     table = pd.DataFrame(rows, columns=columns).to_string(index=False, float_format="%.4f")
     return f"\ncalibration by action:\n{table}\n"

@@ -57,6 +57,13 @@ def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
         new.rename(path)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text whole or not at all."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
 def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence[str] = ()) -> CounterfactualClassifier:
     """The classifier that ``save`` wrote; it predicts the same, bit for bit on one machine.
 
