@@ -16,6 +16,7 @@ from typing_extensions import override
 from benchmarks.executors.local import Event
 from benchmarks.grid import Cell, Job
 from benchmarks.job import cells_to_run
+from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
 from benchmarks.store import Record, Store
 
@@ -29,7 +30,7 @@ class Part(Job):
     @property
     @override
     def label(self) -> str:
-        return f"{self.whole.label}, {len(self.seeds)} seeds from {self.seeds[0]}"
+        return f"{self.whole.label}, seeds {seeds_said(self.seeds)}"
 
 
 def cut(job: Job, seeds_per_job: int) -> list[Part]:
@@ -94,8 +95,8 @@ class Parts:
             found = [(part, self.store.read(part)) for part in self._cells(whole, method)]
             failed = [(part, record) for part, record in found if record is not None and record["status"] == "failed"]
             if failed:
-                seeds, error = failed[0][0].seeds, failed[0][1]["error"]
-                first = f"{len(failed)} of {len(found)} parts failed; that of seeds {seeds[0]} to {seeds[-1]}:\n{error}"
+                seeds, error = seeds_said(failed[0][0].seeds), failed[0][1]["error"]
+                first = f"{len(failed)} of {len(found)} parts failed; that of seeds {seeds}:\n{error}"
                 self._whole.write(cell, failed_record(cell, first, self._device))
                 events.append(Event(whole, "failed", first))
         records = [self._whole.read(cell) for cell in whole.cells]

@@ -1,11 +1,14 @@
 """Jobs cut by seeds: what a part is, what becomes of its records, and that the numbers stay."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.executors.local import Event
-from benchmarks.grid import make_jobs
+from benchmarks.grid import make_jobs, parse_seeds
 from benchmarks.job import Settings, cells_to_run, run_job
 from benchmarks.parts import Parts, cut
+from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
 from benchmarks.store import Store
 from benchmarks.sweep import main
@@ -103,8 +106,13 @@ def test_a_cut_has_every_seed_once_and_knows_its_whole():
     parts = cut(job, 2)
     assert [part.seeds for part in parts] == [(0, 1), (9,)]
     assert {part.whole for part in parts} == {job}
-    assert parts[0].label == "moons/dm, 2 seeds from 0"
+    assert parts[0].label == "moons/dm, seeds 0..1"
     assert [part.seeds for part in cut(job, 99)] == [job.seeds]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, unique=True))
+def test_seeds_are_said_as_the_option_takes_them(seeds):
+    assert list(parse_seeds(seeds_said(seeds).split())) == seeds
 
 
 def test_what_was_recorded_part_by_part_is_not_run_again(tmp_path):
@@ -141,7 +149,7 @@ def test_a_part_that_failed_fails_its_cells_and_is_run_again_alone(tmp_path):
     events = parts.take(Event(parts.todo[1], "failed", "MemoryError: too much"))
     assert {event.kind for event in events} == {"failed"}
     record = store.read(job.cells[0])
-    assert record["error"].splitlines()[0] == "1 of 2 parts failed; that of seeds 9 to 9:"
+    assert record["error"].splitlines()[0] == "1 of 2 parts failed; that of seeds 9:"
     assert record["error"].splitlines()[-1] == "MemoryError: too much"
     assert parts_of(job, store, 2, "skip").todo == []
     again = parts_of(job, store, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -71,8 +72,9 @@ def connect(cluster: Cluster) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if cluster.address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # whoever reaches Ray's ports can run code: no other machine shall
-        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": _OBJECTS_BYTES}
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
+    elif cluster.address != "auto":
+        _check_answers(cluster.address)
     try:
         with no_interrupt():
             ray.init(address=cluster.address or "local", **options)
@@ -88,6 +90,18 @@ def connect(cluster: Cluster) -> None:
             ray.shutdown()
             raise InputError(said)
         logging.getLogger(__name__).warning("%s. Jobs wait for a node that has.", said)
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"ray_address={address}: nothing answers there ({error}); allowed are auto and the HOST:PORT of a "
+            "cluster that this machine is a node of"
+        ) from None
 
 
 def run_ray(
