@@ -195,7 +195,8 @@ def _cluster(options: Namespace) -> ray.Cluster | None:
             if value is not None:
                 raise InputError(f"{name}={value}: goes with --executor ray")
         return None
-    cpus, gpus = options.cpus_per_job or 1.0, options.gpus_per_job or 0.0
+    cpus = 1.0 if options.cpus_per_job is None else options.cpus_per_job
+    gpus = options.gpus_per_job or 0.0
     if not (math.isfinite(cpus) and math.isfinite(gpus) and cpus > 0 and gpus >= 0):
         raise InputError(f"cpus_per_job={cpus:g}, gpus_per_job={gpus:g}: allowed are CPUs above 0 and GPUs from 0")
     if gpus > 1 and gpus != int(gpus):
