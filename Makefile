@@ -25,7 +25,7 @@ docs: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report,docs,skops]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,report,docs,skops,ray]"
 	touch $(INSTALLED)
 
 clean:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pytorch_lightning as pl
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.grid import METHODS, Cell, Job, backbones
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
-from benchmarks.store import Store
+from benchmarks.store import Record
 from benchmarks.watching import Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.fitting import fit
@@ -38,7 +38,19 @@ class Settings:
     on_existing: str = "retry-failed"
 
 
-def run_job(job: Job, store: Store, settings: Settings, report: Report) -> None:
+class Records(Protocol):
+    """What a job needs of a ``Store``."""
+
+    def read(self, cell: Cell) -> Record | None:
+        """The record of ``cell``, if there is one."""
+        ...
+
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        """Keep the record of ``cell``."""
+        ...
+
+
+def run_job(job: Job, store: Records, settings: Settings, report: Report) -> None:
     """Train ``job`` and record those of its cells that are to be run, each as soon as it is done.
 
     All its methods are trained, so that a record does not depend on which others were there already.
@@ -146,7 +158,7 @@ def quiet() -> None:
         warnings.filterwarnings("ignore", message=message)
 
 
-def cells_to_run(job: Job, store: Store, on_existing: str) -> Sequence[Cell]:
+def cells_to_run(job: Job, store: Records, on_existing: str) -> Sequence[Cell]:
     """Cells of ``job`` that have to be run: see ``--on-existing``."""
     if on_existing == "force":
         return job.cells

@@ -21,7 +21,8 @@ _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
 #: options that change no number
 _HOW = (
-    "config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing",
+    "config", "executor", "ray_address", "cpus_per_job", "gpus_per_job", "seeds_per_job", "workers", "device",
+    "data_dir", "out", "plan", "json", "on_existing",
     "wandb", "wandb_project", "wandb_entity", "wandb_tags",
 )  # fmt: skip
 
@@ -42,7 +43,24 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
     parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
     parser.add_argument(
-        "--workers", type=int | None, default=None, help="jobs at a time; by default one a core, or one on a GPU"
+        "--workers",
+        type=int | None,
+        default=None,
+        help="jobs at a time; by default one a core, or one on a GPU; on a Ray cluster as many as it has room for",
+    )
+    parser.add_argument(
+        "--executor", type=Literal["local", "ray"], default="local", help="where jobs run: this machine, or Ray"
+    )
+    parser.add_argument(
+        "--ray-address",
+        type=str | None,
+        default=None,
+        help="auto, or a cluster's HOST:PORT; else Ray starts here",
+    )
+    parser.add_argument("--cpus-per-job", type=float | None, default=None, help="with Ray; also its threads (1)")
+    parser.add_argument("--gpus-per-job", type=float | None, default=None, help="with Ray; 0.25: four jobs a GPU (0)")
+    parser.add_argument(
+        "--seeds-per-job", type=int | None, default=None, help="cut jobs into parts of so many seeds; by default none"
     )
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
     parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")

@@ -77,9 +77,20 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for column in ("dataset", "backbone", "method", "protocol", "seeds", "status"):
         table.add_column(column)
     for row in rows:
-        seeds = ", ".join(map(str, row["seeds"]))
-        table.add_row(row["dataset"], row["backbone"], row["method"], row["protocol"], seeds, row["status"])
+        names = (row["dataset"], row["backbone"], row["method"], row["protocol"])
+        table.add_row(*names, seeds_said(row["seeds"]), row["status"])
     return table
+
+
+def seeds_said(seeds: Sequence[int]) -> str:
+    """As the option ``--seeds`` takes them: ``0..4 7``."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][1] + 1:
+            runs[-1][1] = seed
+        else:
+            runs.append([seed, seed])
+    return " ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs)
 
 
 def said(seconds: float) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +16,12 @@ import torch
 from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
+from benchmarks.executors import ray
 from benchmarks.executors.local import Event, run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import jobs_of, make_parser, save_options
+from benchmarks.parts import Parts, cut
 from benchmarks.plan import estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
@@ -61,14 +65,14 @@ def _folder(arguments: Sequence[str]) -> Path:
 def run(options: Namespace, console: Console) -> int:
     """A sweep from parsed options."""
     jobs = jobs_of(options)
-    on_gpu = options.device != "cpu" and torch.cuda.is_available()
-    workers = options.workers if options.workers is not None else 1 if on_gpu else _cores()
-    if workers < 1:
-        raise InputError(f"workers={workers}: allowed is from 1")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device=cuda: torch finds no CUDA device here; allowed are auto and cpu")
+    cluster = _cluster(options)
+    workers = _workers(options, cluster)
+    if options.seeds_per_job is not None and options.seeds_per_job < 1:
+        raise InputError(f"seeds_per_job={options.seeds_per_job}: allowed is from 1")
     if options.json and not options.plan:
         raise InputError("--json goes with --plan")
+    if "://" in (options.out or ""):
+        raise InputError(f"out={options.out}: allowed is a folder; records come back here from wherever jobs run")
     out = Path(options.out or Path("results", "runs", f"{options.preset}-{jobs[0].protocol.name}"))
     store = Store(out)
     if options.plan:
@@ -79,14 +83,20 @@ def run(options: Namespace, console: Console) -> int:
     store.check_writable()
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
+    if cluster is not None and todo:
+        ray.connect(cluster)
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
     where = f"{workers} at a time on {resolve_device(options.device)}"
+    execute: Callable[..., None] = partial(run_local, workers=workers or 1)
+    if cluster is not None:
+        where = "on Ray" if workers is None else f"{workers} at a time on Ray"
+        execute = partial(ray.run_ray, cluster=cluster, workers=workers)
     console.print(
         f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True
     )
-    ended = _train(todo, store, options, workers, console)
+    ended = _train(todo, store, options, execute, console)
     return _finish(jobs, store, console, ended)
 
 
@@ -97,22 +107,31 @@ def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, st
 
 
 def _train(
-    todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console
+    todo: Sequence[Job], store: Store, options: Namespace, execute: Callable[..., None], console: Console
 ) -> Literal["done", "failed", "interrupted"]:
-    """Run the jobs under a live display; how it ended."""
+    """Run the jobs, or their parts, under a live display; how it ended."""
     settings = Settings(options.data_dir, options.device, options.on_existing)
     tracker = _tracker(todo, store, options)
-    weights = [estimate_seconds(job) for job in todo]
+    parts = None
+    if options.seeds_per_job is not None:
+        parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)
+    jobs, records = (todo, store) if parts is None else (parts.todo, parts.store)
+    weights = [estimate_seconds(job) for job in jobs]
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
-    with Display(todo, weights, console, store.folder) as display:
+    with Display(jobs, weights, console, store.folder) as display:
+
+        def track(events: Sequence[Event]) -> None:
+            for event in events:
+                if tracker is not None:
+                    tracker.tell(event)
 
         def tell(event: Event) -> None:
             display.show(event)
-            if tracker is not None:
-                tracker.tell(event)
+            track([event] if parts is None else parts.take(event))
 
         try:
-            run_local(todo, store, settings, workers, tell)
+            track([] if parts is None else parts.begin())
+            execute(jobs, records, settings, tell=tell)
             ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
             display.stopped = True
@@ -121,10 +140,14 @@ def _train(
                 tracker.leave()
             raise
     if tracker is not None:
-        console.print("Ending W&B's part (Ctrl-C leaves it) ...")
-        for text in tracker.close(complete=ended != "interrupted"):
-            console.print(text, markup=False, soft_wrap=True)
+        _end_tracking(tracker, console, complete=ended != "interrupted")
     return ended
+
+
+def _end_tracking(tracker: Tracker, console: Console, *, complete: bool) -> None:
+    console.print("Ending W&B's part (Ctrl-C leaves it) ...")
+    for text in tracker.close(complete=complete):
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _tracker(todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
@@ -163,6 +186,41 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
     return 0 if ended == "done" and set(status) == {"finished"} else 1
 
 
+def _cluster(options: Namespace) -> ray.Cluster | None:
+    """What to run on, if it is Ray."""
+    given = {"ray_address": options.ray_address, "cpus_per_job": options.cpus_per_job}
+    given["gpus_per_job"] = options.gpus_per_job
+    if options.executor == "local":
+        for name, value in given.items():
+            if value is not None:
+                raise InputError(f"{name}={value}: goes with --executor ray")
+        return None
+    cpus = 1.0 if options.cpus_per_job is None else options.cpus_per_job
+    gpus = options.gpus_per_job or 0.0
+    if not (math.isfinite(cpus) and math.isfinite(gpus) and cpus > 0 and gpus >= 0):
+        raise InputError(f"cpus_per_job={cpus:g}, gpus_per_job={gpus:g}: allowed are CPUs above 0 and GPUs from 0")
+    if gpus > 1 and gpus != int(gpus):
+        raise InputError(f"gpus_per_job={gpus:g}: allowed is a whole number, or one up to 1")
+    if (options.device == "cuda") != (gpus > 0) and options.device != "auto":
+        raise InputError(
+            f"device={options.device}, gpus_per_job={gpus:g}: with --executor ray a GPU is asked for by --gpus-per-job"
+        )
+    return ray.Cluster(options.ray_address, cpus, gpus)
+
+
+def _workers(options: Namespace, cluster: ray.Cluster | None) -> int | None:
+    """Jobs at a time; None for as many as Ray has room for."""
+    if options.workers is not None and options.workers < 1:
+        raise InputError(f"workers={options.workers}: allowed is from 1")
+    if cluster is not None:
+        return None if options.workers is None else int(options.workers)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device=cuda: torch finds no CUDA device here; allowed are auto and cpu")
+    if options.workers is not None:
+        return int(options.workers)
+    return 1 if options.device != "cpu" and torch.cuda.is_available() else _cores()
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -178,12 +236,13 @@ def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
             raise InputError(f"{job.dataset}: {error}; set another with --override.batch_size") from None
 
 
-def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -> None:
+def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int | None) -> None:
     rows = []
     seconds = [0.0]
     for job in jobs:
         missing = cells_to_run(job, store, options.on_existing)
-        seconds += [estimate_seconds(job)] if missing else []
+        pieces = [job] if options.seeds_per_job is None else cut(job, options.seeds_per_job)
+        seconds += [estimate_seconds(piece) for piece in pieces] if missing else []
         for cell in job.cells:
             record = store.read(cell)
             status = "to run" if cell in missing else record["status"] if record else "to run"
@@ -193,8 +252,9 @@ def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -
         return
     Console().print(plan_table(rows))
     left = sum(row["status"] == "to run" for row in rows)
-    needed = said(max(sum(seconds) / workers, *seconds))
-    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {needed} on {workers} workers")
+    needed = said(max(sum(seconds) / (workers or 1), *seconds))
+    on = "of one core's time" if workers is None else f"on {workers} workers"
+    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {needed} {on}")
 
 
 def _plain(cell: Cell) -> dict[str, Any]:

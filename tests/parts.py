@@ -1,8 +1,11 @@
 """Parts of one's own, most of them misbehaving, named by class path in the tests of the sweep."""
 
 import os
+import resource
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 
@@ -53,3 +56,33 @@ class Coins(BanditDataModule):
         potential = PotentialOutcomes(x, outcomes)
         log = Feedback(x, action, outcomes.gather(-1, action[..., None])[..., 0], 2)
         return Draw(log, potential, potential, potential)
+
+
+class Waiting(DirectMethod):
+    """Says that it began by a file of the folder ``WAITING``, and trains when there is one named ``go``."""
+
+    name = "waiting"
+
+    def prepare(self, feedback):
+        folder = Path(os.environ["WAITING"])
+        tempfile.mkstemp(prefix="begun-", dir=folder)
+        while not (folder / "go").exists():
+            time.sleep(0.05)
+
+
+class AlsoWaiting(Waiting):
+    name = "also_waiting"
+
+
+class Greedy(DirectMethod):
+    """Wants more memory than it may have."""
+
+    name = "greedy"
+
+    def prepare(self, feedback):
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, before[1]))
+        try:
+            bytearray(2 << 30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)

@@ -20,6 +20,23 @@ def numbers(folder):
     return {name: {k: v for k, v in record.items() if k != "provenance"} for name, record in records(folder).items()}
 
 
+def farthest(one, other, path=""):
+    """The largest relative difference of two records' numbers; all else must be the same.
+
+    Where a part had ended, its curve has None.
+    """
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        return max((farthest(one[key], other[key], f"{path}/{key}") for key in one), default=0.0)
+    if isinstance(one, list):
+        assert len(one) == len(other), path
+        return max((farthest(a, b, path) for a, b in zip(one, other, strict=True)), default=0.0)
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) / max(abs(one), 1e-3)
+    assert one == other or (other is None and path.startswith("/curves")), path
+    return 0.0
+
+
 def start(arguments, **options):
     command = [sys.executable, "-m", "benchmarks.sweep", *arguments]
     return subprocess.Popen(

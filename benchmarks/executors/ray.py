@@ -1,0 +1,264 @@
+"""Jobs on a Ray cluster: a task each, which hands what it records and says back to the sweep while it runs.
+
+Only the driver, the process of the sweep, writes the output folder, so the nodes need share no file system. Ray is
+imported by whoever calls, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from benchmarks.executors.local import _KEEP_MEMORY, _ONE_THREAD, Event, no_interrupt
+from benchmarks.grid import Cell, Job
+from benchmarks.job import Settings, run_job
+from benchmarks.records import failed_record
+from benchmarks.store import Record, Store
+from benchmarks.watching import Message
+from cst_lightning.errors import InputError
+
+_DEATHS = 3  # of nodes that a job may meet before it is taken for their cause
+_OBJECTS_BYTES = 256 << 20  # of a local Ray's shared memory; a record is at most a few MiB
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Ray is (None: it is started here), and what of it each job is given: see the options of the sweep."""
+
+    address: str | None
+    cpus: float
+    gpus: float
+
+    @property
+    def threads(self) -> int:
+        """Of a job."""
+        return max(1, int(self.cpus))
+
+
+@dataclass
+class _Task:
+    job: Job
+    stream: Any = None  # ray.ObjectRefGenerator, once it is submitted
+    started: bool = False
+    outcome: str | None = None  # "" when finished, else the error
+    deaths: int = 0  # of nodes under it
+
+
+def connect(cluster: Cluster) -> None:
+    """Join the cluster, or start a Ray of this machine's own that ends with the sweep.
+
+    Raises:
+        InputError: Ray is not installed, is not there, or has no room for a job.
+    """
+    ray = _ray()
+    if cluster.address is not None and cluster.address.startswith("ray://"):
+        raise InputError(
+            f"ray_address={cluster.address}: Ray's client cannot stream what jobs record; run the sweep on a node of "
+            "the cluster (`ray job submit -- python -m benchmarks.sweep ...`) with --ray-address auto"
+        )
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if cluster.address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
+    elif cluster.address != "auto":
+        _check_answers(cluster.address)
+    try:
+        with no_interrupt():
+            ray.init(address=cluster.address or "local", **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise InputError(f"ray_address={cluster.address}: {' '.join(str(error).split())[:300]}") from None
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cluster.cpus and node.get("GPU", 0) >= cluster.gpus for node in nodes):
+        most = max(node.get("CPU", 0) for node in nodes), max(node.get("GPU", 0) for node in nodes)
+        said = f"cpus_per_job={cluster.cpus:g}, gpus_per_job={cluster.gpus:g}: no node has as much; the most are " + (
+            f"{most[0]:g} CPUs and {most[1]:g} GPUs"
+        )
+        if cluster.address is None:
+            ray.shutdown()
+            raise InputError(said)
+        logging.getLogger(__name__).warning("%s. Jobs wait for a node that has.", said)
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"ray_address={address}: nothing answers there ({error}); allowed are auto and the HOST:PORT of a "
+            "cluster that this machine is a node of"
+        ) from None
+
+
+def run_ray(
+    jobs: Sequence[Job],
+    store: Store,
+    settings: Settings,
+    cluster: Cluster,
+    workers: int | None,
+    tell: Callable[[Event], None],
+) -> None:
+    """Run ``jobs`` on the cluster that ``connect`` joined, at most ``workers`` at a time (None: as it has room).
+
+    A job whose node died runs again elsewhere; one that fails or whose worker dies is recorded, and the rest go on.
+    On an exception here (Ctrl-C above all) the tasks are ended before it goes on.
+    """
+    ray = _ray()
+    task = ray.remote(_work).options(
+        num_cpus=cluster.cpus,
+        num_gpus=cluster.gpus,
+        num_returns="streaming",
+        max_retries=0,  # a task run again by Ray would be taken for the rest of the first: it is submitted anew instead
+        runtime_env={"env_vars": {**dict.fromkeys(_ONE_THREAD, str(cluster.threads)), **_KEEP_MEMORY}},
+    )
+    waiting, running = deque(map(_Task, jobs)), list[_Task]()
+
+    def submit(one: _Task) -> None:
+        known = {cell.key: {"status": record["status"]} for cell in one.job.cells if (record := store.read(cell))}
+        keys = [cell.key for cell in one.job.cells]
+        one.stream = task.remote(one.job, keys, known, settings, cluster.threads)
+        running.append(one)
+
+    try:
+        # what Ray has to say of nodes and workers is no part of the sweep's output
+        with redirect_stdout(sys.stderr):
+            while waiting or running:
+                while waiting and (workers is None or len(running) < workers):
+                    submit(waiting.popleft())
+                for one in _ready(running):
+                    if not _advance(one, store, tell):
+                        running.remove(one)
+                        if one.outcome is None and 0 < one.deaths < _DEATHS:
+                            waiting.append(one)
+                        else:
+                            _end(one, store, settings, tell)
+    finally:
+        for one in running:
+            ray.cancel(one.stream, force=True)
+        ray.shutdown()
+
+
+def _ready(running: Sequence[_Task]) -> list[_Task]:
+    """Those that have something to say, waited for a second at most."""
+    ray, streams = _ray(), [one.stream for one in running]
+    ray.wait(streams, num_returns=1, timeout=1.0)
+    ready = {id(stream) for stream in ray.wait(streams, num_returns=len(streams), timeout=0)[0]}
+    return [one for one in running if id(one.stream) in ready]
+
+
+def _advance(one: _Task, store: Store, tell: Callable[[Event], None]) -> bool:
+    """Take in the next thing that a job says; False where there is none."""
+    ray = _ray()
+    try:
+        said = ray.get(next(one.stream))
+    except StopIteration:
+        return False
+    except ray.exceptions.RayError as error:
+        # a record that lay on a node is lost with it
+        if isinstance(error, ray.exceptions.NodeDiedError | ray.exceptions.ObjectLostError):
+            one.deaths += 1
+        elif one.outcome is None:  # else it was done already
+            one.outcome = _why(ray, error)
+        return False
+    _start(one, tell)
+    if isinstance(said, Message):
+        tell(Event(one.job, said.kind, said.text, said.share, said.mib, said.point))
+    elif isinstance(said, str):
+        one.outcome = said
+    else:
+        method, record = said
+        store.write(next(cell for cell in one.job.cells if cell.method == method), record)
+    return True
+
+
+def _why(ray: Any, error: Exception) -> str:
+    """What ended a job from without, the gist in its last line."""
+    text = str(error).strip()
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return f"{text}\nthe worker was ended because its node ran out of memory"
+    if isinstance(error, ray.exceptions.WorkerCrashedError):
+        return "the worker process died without an exception"
+    return text or type(error).__name__
+
+
+def _start(one: _Task, tell: Callable[[Event], None]) -> None:
+    if not one.started:
+        one.started = True
+        tell(Event(one.job, "started"))
+
+
+def _end(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> None:
+    _start(one, tell)  # it may have died before its first word
+    if one.outcome == "":
+        tell(Event(one.job, "finished"))
+        return
+    error = one.outcome
+    if error is None:
+        error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
+    for cell in one.job.cells:
+        record = store.read(cell)
+        if record is None or record["status"] == "failed":
+            store.write(cell, failed_record(cell, error, settings.device))
+    tell(Event(one.job, "failed", error))
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise InputError("--executor ray needs the package ray: pip install 'cst-lightning[ray]'") from None
+    return ray
+
+
+# --- in a worker ----------------------------------------------------------------------------------------
+
+
+class _Records:
+    """What stands in for the store: which records there are, and a way to send a new one to the driver."""
+
+    def __init__(self, known: Mapping[str, Record], send: Callable[[Any], None]) -> None:
+        self._known, self._send = known, send
+
+    def read(self, cell: Cell) -> Record | None:
+        return self._known.get(cell.key)
+
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        self._send((cell.method, dict(record)))
+
+
+def _work(
+    job: Job, keys: list[str], known: dict[str, Record], settings: Settings, threads: int
+) -> Iterator[Message | tuple[str, Record] | str]:
+    """Messages and records of ``job`` as they come, then "" or the error."""
+    said: SimpleQueue[Any] = SimpleQueue()
+
+    def train() -> None:
+        torch.set_num_threads(threads)
+        try:
+            if keys != [cell.key for cell in job.cells]:
+                raise InputError("this node has another version of the code than the sweep: install the same on all")
+            run_job(job, _Records(known, said.put), settings, said.put)
+            said.put("")
+        except InputError as error:
+            said.put(f"InputError: {error}")
+        except Exception:
+            said.put(traceback.format_exc())
+        finally:
+            said.put(None)
+
+    threading.Thread(target=train, daemon=True).start()
+    while (something := said.get()) is not None:  # Ray takes a plain generator only, and no `yield from` an iterator
+        yield something

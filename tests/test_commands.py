@@ -1,0 +1,114 @@
+"""``python -m cst_lightning`` on a file as a spreadsheet writes it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cst_lightning.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory):
+    """A log of three prices, training and new rows, and a model of it."""
+    folder = tmp_path_factory.mktemp("sales")
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"age": rng.normal(40, 9, n).round(1), "town": rng.choice(["Bern", "Chur", "Zug"], n)})
+    frame["price"] = rng.choice([9.5, 14.5, 19.5], n)
+    chance = 1 / (1 + np.exp((frame["price"] - 14) / 2 + (frame["age"] - 40) / 9))
+    frame["bought"] = np.where(rng.random(n) < chance, "yes", "no")
+    frame["customer"] = np.arange(n)
+    frame[:300].to_csv(folder / "log.csv", sep=";", decimal=",", index=False, encoding="utf-8-sig")
+    frame[300:].to_csv(folder / "new.csv", index=False)
+    options = ["--data", str(folder / "log.csv"), "--action", "price", "--outcome", "bought", "--keep", '["customer"]']
+    fit = [
+        "fit",
+        *options,
+        "--out",
+        str(folder / "model"),
+        "--random_state",
+        "0",
+        "--hidden",
+        "8",
+        "--max_epochs",
+        "30",
+    ]
+    assert main(fit) == 0
+    return folder
+
+
+def test_predictions_are_a_probability_for_each_outcome_and_action(sales, capsys):
+    out = sales / "predictions.csv"
+    call = ["predict", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
+    assert main([*call, "--keep", '["customer"]']) == 0
+    written = pd.read_csv(out)
+    assert written["customer"].tolist() == list(range(300, 400))
+    assert [name for name in written if "yes" in name] == [f"p(yes | {price})" for price in (9.5, 14.5, 19.5)]
+    assert np.allclose(written.filter(like="9.5)").filter(like="| 9").sum(axis=1), 1)
+    assert written["p(yes | 9.5)"].mean() > written["p(yes | 19.5)"].mean()
+    assert "100 rows" in capsys.readouterr().out
+    assert main([*call[:-1], str(sales / "predictions.parquet")]) == 0
+    assert pd.read_parquet(sales / "predictions.parquet")["row"].tolist() == list(range(1, 101))
+
+
+def test_recommendations_are_of_the_actions_allowed(sales):
+    out = sales / "actions.csv"
+    call = ["recommend", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
+    assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
+    assert (pd.read_csv(out)["action"] == 9.5).mean() > 0.9  # the lowest price is bought most
+    assert main([*call, "--value", '{"yes": 1, "no": 0}', "--actions", '["14.5", "19.5"]']) == 0
+    assert set(pd.read_csv(out)["action"]) <= {14.5, 19.5}
+
+
+def test_evaluation_says_fit_calibration_and_value(sales, capsys):
+    call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]
+    assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "NLL of 100 observed outcomes" in text
+    assert "14.5     yes" in text
+    assert "doubly robust" in text
+    assert main(call) == 0
+    assert "not known (value: outcomes are text" in capsys.readouterr().out
+
+
+def test_a_diagnosis_is_text_and_a_page(sales, capsys):
+    call = ["diagnose", "--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought"]
+    assert main([*call, "--page", str(sales / "page.html")]) == 0
+    assert "14.5" in capsys.readouterr().out
+    assert (sales / "page.html").read_text().startswith("<!")
+
+
+def test_options_come_from_a_file_too(sales):
+    config = sales / "fit.yaml"
+    options = {"data": str(sales / "log.csv"), "action": "price", "outcome": "bought", "out": str(sales / "other")}
+    config.write_text(json.dumps(options | {"keep": ["customer"], "max_epochs": 2, "method": "backbone"}))
+    assert main(["fit", "--config", str(config)]) == 0
+    assert json.loads((sales / "other" / "model.json").read_text())["method"] == "backbone"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (["fit", "--data", "log.csv", "--action", "prize", "--outcome", "bought", "--out", "m"], "mean 'price'"),
+        (["fit", "--data", "nothing.csv", "--action", "price", "--outcome", "bought", "--out", "m"], "nothing.csv"),
+        (["predict", "--model", "model", "--data", "new.csv", "--out", "p.xlsx"], "allowed are names that end in"),
+        (["predict", "--model", "model", "--data", "new.csv", "--out", "no/p.csv"], "there is no folder"),
+        (["predict", "--model", "nothing", "--data", "new.csv", "--out", "p.csv"], "holds no model"),
+        (["predict", "--model", "model", "--data", "short.csv", "--out", "p.csv"], "no column 'town'"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "outcomes are text"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yse", "1"], "'yse'"),
+        (["evaluate", "--model", "model", "--data", "unknown.csv"], "was not in training"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
+    monkeypatch.chdir(sales)
+    new = pd.read_csv("new.csv")
+    new.drop(columns="town").to_csv("short.csv", index=False)
+    new.assign(price=99.0).to_csv("unknown.csv", index=False)
+    assert main(call) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert [line for line in told if not line.startswith("warning")] == [told[-1]]
+    assert message in told[-1]
+    assert told[-1].startswith("error: ")

@@ -1,0 +1,175 @@
+"""Jobs cut by seeds: what a part is, what becomes of its records, and that the numbers stay."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.executors.local import Event
+from benchmarks.grid import make_jobs, parse_seeds
+from benchmarks.job import Settings, cells_to_run, run_job
+from benchmarks.parts import Parts, cut
+from benchmarks.plan import seeds_said
+from benchmarks.records import failed_record
+from benchmarks.store import Store
+from benchmarks.sweep import main
+from tests.sweeps import TINY, farthest, numbers
+
+SEEDS = ["0..1", "9"]
+SHORT = {"batch_size": 25, "max_epochs": 8, "max_epochs_hsic": 8, "max_epochs_udm": 8, "max_epochs_cst": [4]}
+EARLY = {**SHORT, "patience": 1, "learning_rate": 0.05, "cvat_weights": [0.1, 1.0], "hidden": 8, "hidden_cst": 8}
+
+
+def make_job(backbone, protocol="matched", dataset="moons", seeds=SEEDS, **changes):
+    (job,) = make_jobs(
+        "smoke",
+        protocol=protocol,
+        overrides={**EARLY, **changes},
+        datasets=[dataset],
+        backbone_names=[backbone],
+        seeds=seeds,
+    )
+    return job
+
+
+def run_parts(parts, only=None):
+    """Run the parts as an executor would, or the first ``only``; what became of the whole jobs."""
+    events = parts.begin()
+    for part in parts.todo[:only]:
+        said = []
+        run_job(part, parts.store, Settings(device="cpu"), said.append)
+        for message in said:
+            events += parts.take(Event(part, message.kind, message.text))
+        events += parts.take(Event(part, "finished"))
+    return events
+
+
+def parts_of(job, store, seeds_per_job, on_existing="retry-failed"):
+    return Parts([job], store, seeds_per_job, on_existing, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "protocol"),
+    [("dm", "matched"), ("hsic", "matched"), ("constant", "matched"), ("udm", "released"), ("dm_scaled", "released")],
+)
+def test_a_cut_changes_numbers_by_rounding_at_most(backbone, protocol, tmp_path):
+    job = make_job(backbone, protocol)
+    whole, store = Store(tmp_path / "whole"), Store(tmp_path / "cut")
+    run_job(job, whole, Settings(device="cpu"), lambda _: None)
+    run_parts(parts_of(job, store, 2))
+    ours, theirs = numbers(store.folder), numbers(whole.folder)
+    assert ours.keys() == theirs.keys()
+    # products of another batch may sum in another order: single precision rounds by 6e-8, and the few steps of this
+    # training add that up, without a chance to grow
+    assert max(farthest(theirs[name], ours[name]) for name in ours) <= 1e-5
+
+
+def test_parts_stop_at_different_epochs_and_their_curves_fit_together(tmp_path):
+    job = make_job("dm")
+    store = Store(tmp_path)
+    run_parts(parts_of(job, store, 1))
+    record = store.read(job.cells[0])
+    epochs = [result["epochs"] for result in record["results"]]
+    assert len(set(epochs)) > 1
+    (curve,) = record["curves"]
+    assert curve["epoch"][-1] == max(epochs)
+    for series in ("training_loss", "validation_nll"):
+        lasts = [
+            max(e for e, v in zip(curve["epoch"], of_seed, strict=True) if v is not None) for of_seed in curve[series]
+        ]
+        assert lasts == epochs
+    assert [result["seed"] for result in record["results"]] == [0, 1, 9]
+    assert len(record["data"]["n_missing_outcomes"]) == 3
+    made = record["provenance"]
+    assert [part["seeds"] for part in made["parts"]] == [[0], [1], [9]]
+    assert made["seconds"] == pytest.approx(sum(part["seconds"] for part in made["parts"]))
+
+
+def test_a_cut_has_every_seed_once_and_knows_its_whole():
+    job = make_job("dm")
+    parts = cut(job, 2)
+    assert [part.seeds for part in parts] == [(0, 1), (9,)]
+    assert {part.whole for part in parts} == {job}
+    assert parts[0].label == "moons/dm, seeds 0..1"
+    assert [part.seeds for part in cut(job, 99)] == [job.seeds]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, unique=True))
+def test_seeds_are_said_as_the_option_takes_them(seeds):
+    assert list(parse_seeds(seeds_said(seeds).split())) == seeds
+
+
+def test_what_was_recorded_part_by_part_is_not_run_again(tmp_path):
+    job, store = make_job("dm"), Store(tmp_path)
+    first = parts_of(job, store, 2)
+    assert run_parts(first, only=1) == []
+    assert not (tmp_path / "cells").exists()
+    second = parts_of(job, store, 2)
+    assert [part.seeds for part in second.todo] == [(9,)]
+    events = run_parts(second)
+    assert [(event.job, event.kind, event.text) for event in events] == [
+        (job, "recorded", method) for method in job.methods
+    ]
+    assert not cells_to_run(job, store, "retry-failed")
+    assert list((tmp_path / "parts" / "cells").iterdir()) == []
+
+
+def test_parts_that_a_killed_sweep_did_not_join_are_joined_by_the_next(tmp_path):
+    job, store = make_job("dm"), Store(tmp_path)
+    for part in parts_of(job, store, 2).todo:
+        run_job(part, Store(tmp_path / "parts"), Settings(device="cpu"), lambda _: None)
+    parts = parts_of(job, store, 2)
+    assert parts.todo == []
+    assert [event.text for event in run_parts(parts)] == list(job.methods)
+    assert not cells_to_run(job, store, "retry-failed")
+
+
+def test_a_part_that_failed_fails_its_cells_and_is_run_again_alone(tmp_path):
+    job, store = make_job("dm"), Store(tmp_path)
+    parts = parts_of(job, store, 2)
+    run_parts(parts, only=1)
+    for cell in parts.todo[1].cells:
+        parts.store.write(cell, failed_record(cell, "Traceback\nMemoryError: too much", "cpu"))
+    events = parts.take(Event(parts.todo[1], "failed", "MemoryError: too much"))
+    assert {event.kind for event in events} == {"failed"}
+    record = store.read(job.cells[0])
+    assert record["error"].splitlines()[0] == "1 of 2 parts failed; that of seeds 9:"
+    assert record["error"].splitlines()[-1] == "MemoryError: too much"
+    assert parts_of(job, store, 2, "skip").todo == []
+    again = parts_of(job, store, 2)
+    assert [part.seeds for part in again.todo] == [(9,)]
+    run_parts(again)
+    assert {store.read(cell)["status"] for cell in job.cells} == {"finished"}
+
+
+def test_force_runs_every_part_again(tmp_path):
+    job, store = make_job("dm"), Store(tmp_path)
+    run_parts(parts_of(job, store, 2), only=1)
+    assert len(parts_of(job, store, 2, "force").todo) == 2
+    assert list((tmp_path / "parts" / "cells").iterdir()) == []
+
+
+def test_a_method_added_later_joins_what_is_there(tmp_path):
+    store = Store(tmp_path)
+    alone = make_jobs(
+        "smoke", protocol="matched", overrides=EARLY, datasets=["moons"], backbone_names=["dm"], methods=["backbone"],
+        seeds=SEEDS,
+    )[0]  # fmt: skip
+    run_parts(parts_of(alone, store, 2))
+    before = store.path(alone.cells[0]).stat().st_mtime_ns
+    job = make_job("dm")
+    run_parts(parts_of(job, store, 1))
+    assert store.path(alone.cells[0]).stat().st_mtime_ns == before
+    assert {store.read(cell)["status"] for cell in job.cells} == {"finished"}
+    assert list((tmp_path / "parts" / "cells").iterdir()) == []
+
+
+def test_the_command_line_cuts_and_gives_the_same_records(tmp_path, capsys):
+    assert main([*TINY, "--out", str(tmp_path / "whole")]) == 0
+    options = [*TINY, "--seeds-per-job", "1", "--workers", "2", "--out", str(tmp_path / "cut")]
+    assert main(options) == 0
+    ours, theirs = numbers(tmp_path / "cut"), numbers(tmp_path / "whole")
+    assert max(farthest(theirs[name], ours[name]) for name in ours) <= 1e-5
+    assert main(options) == 0
+    assert "3 already recorded" in capsys.readouterr().err
+    assert main([*options, "--seeds-per-job", "0"]) == 2
+    assert "seeds_per_job=0: allowed is from 1" in capsys.readouterr().err

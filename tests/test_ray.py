@@ -1,0 +1,186 @@
+"""Sweeps on a Ray cluster of two nodes on this machine: the same records, whatever dies."""
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from benchmarks.sweep import main
+from tests.sweeps import SHORT, farthest, numbers, records, start
+
+RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The folder through which parts that wait tell that they began, and are told to go on."""
+    folder = tmp_path_factory.mktemp("waiting")
+    os.environ["WAITING"] = str(folder)
+    yield folder
+    del os.environ["WAITING"]
+
+
+@pytest.fixture(scope="module")
+def cluster(place):
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster.spare_node = node
+    cluster.add_node(**node)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def waiting(place):
+    for path in place.iterdir():
+        path.unlink()
+    return place
+
+
+def on_ray(cluster, *arguments):
+    return [*arguments, "--executor", "ray", "--ray-address", cluster.address]
+
+
+def wait_until(true, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def n_begun(place):
+    return len(list(place.glob("begun-*")))
+
+
+def test_ray_gives_the_same_records_whole_and_cut(cluster, tmp_path):
+    arguments = [*MOONS, "--backbones", "dm", "hsic", "constant", "--override.max_epochs_hsic", "2"]
+    assert main([*arguments, "--out", str(tmp_path / "local")]) == 0
+    assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path / "ray")]) == 0
+    assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
+    assert len(records(tmp_path / "ray")) == 8
+    assert main([*on_ray(cluster, *arguments), "--seeds-per-job", "1", "--out", str(tmp_path / "cut")]) == 0
+    ours, theirs = numbers(tmp_path / "cut"), numbers(tmp_path / "local")
+    assert max(farthest(theirs[name], ours[name]) for name in theirs) <= 1e-5
+
+
+def test_a_job_whose_node_dies_runs_again_on_another(cluster, waiting, tmp_path):
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "tests.parts.Waiting", "tests.parts.AlsoWaiting"]
+
+    def kill():
+        wait_until(lambda: n_begun(waiting) == 2)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        (waiting / "go").touch()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path / "ray")]) == 0
+    thread.join()
+    assert n_begun(waiting) == 3
+    cluster.add_node(**cluster.spare_node)
+    assert main([*arguments, "--out", str(tmp_path / "local")]) == 0
+    assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
+
+
+def test_a_driver_that_is_killed_and_started_again_goes_on(cluster, waiting, tmp_path):
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "dm", "tests.parts.Waiting"]
+    on = [*on_ray(cluster, *arguments), "--out", str(tmp_path / "ray")]
+    process = start(on)
+    wait_until(lambda: n_begun(waiting) == 1 and list(tmp_path.glob("ray/cells/moons-dm-*.json")))
+    process.kill()
+    process.communicate()
+    (first,) = tmp_path.glob("ray/cells/*.json")
+    before = first.stat().st_mtime_ns
+    (waiting / "go").touch()
+    assert main(on) == 0
+    assert n_begun(waiting) == 2
+    assert first.stat().st_mtime_ns == before
+    assert main([*arguments, "--out", str(tmp_path / "local")]) == 0
+    assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
+
+
+def test_ctrl_c_stops_cleanly(cluster, waiting, tmp_path):
+    process = start(
+        [*on_ray(cluster, *MOONS), "--backbones", "tests.parts.Waiting", "--out", str(tmp_path)], start_new_session=True
+    )
+    wait_until(lambda: n_begun(waiting) == 1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here." in err
+    assert "Traceback" not in err
+    assert records(tmp_path) == {}
+
+
+def test_failing_dying_and_greedy_jobs_are_recorded_and_the_rest_goes_on(cluster, tmp_path):
+    backbones = ["tests.parts.Broken", "tests.parts.Buggy", "tests.parts.Killed", "tests.parts.Greedy", "dm"]
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", *backbones, "--out", str(tmp_path)]
+    assert main(on_ray(cluster, *arguments)) == 1
+    found = {name.split("-")[1].removeprefix("tests.parts."): record for name, record in records(tmp_path).items()}
+    assert found["Broken"]["error"] == "InputError: this backbone is broken on purpose"
+    assert found["Buggy"]["error"].splitlines()[-1] == "ZeroDivisionError"
+    assert found["Killed"]["error"] == "the worker process died without an exception"
+    assert found["Greedy"]["error"].splitlines()[-1] == "MemoryError"
+    assert found["dm"]["status"] == "finished"
+
+
+@RAY
+def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")  # of the machine's memory: it is always above that
+    options = [
+        *MOONS,
+        "--methods",
+        "backbone",
+        "--backbones",
+        "tests.parts.Slow",
+        "--workers",
+        "1",
+        "--executor",
+        "ray",
+    ]
+    assert main([*options, "--out", str(tmp_path)]) == 1
+    (record,) = records(tmp_path).values()
+    assert record["status"] == "failed"
+    assert record["error"].splitlines()[-1] == "the worker was ended because its node ran out of memory"
+    assert "raylet" not in capsys.readouterr().out
+
+
+def test_without_ray_the_remedy_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = [*MOONS, "--backbones", "dm", "--methods", "backbone", "--out", str(tmp_path / "run")]
+    assert main([*options, "--executor", "ray"]) == 2
+    assert capsys.readouterr().err == "error: --executor ray needs the package ray: pip install 'cst-lightning[ray]'\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ray-address", "auto"], "ray_address=auto: goes with --executor ray"),
+        (["--gpus-per-job", "1"], "gpus_per_job=1.0: goes with --executor ray"),
+        (["--executor", "ray", "--cpus-per-job", "-1"], "allowed are CPUs above 0 and GPUs from 0"),
+        (["--executor", "ray", "--cpus-per-job", "0"], "allowed are CPUs above 0 and GPUs from 0"),
+        (["--executor", "ray", "--gpus-per-job", "1.5"], "allowed is a whole number, or one up to 1"),
+        (["--executor", "ray", "--device", "cuda"], "a GPU is asked for by --gpus-per-job"),
+        (["--executor", "slurm"], "executor"),
+        (["--out", "s3://bucket/run"], "out=s3://bucket/run: allowed is a folder"),
+        pytest.param(["--executor", "ray", "--ray-address", "127.0.0.1:1"], "nothing answers", marks=RAY),
+        pytest.param(["--executor", "ray", "--ray-address", "ray://head:10001"], "cannot stream", marks=RAY),
+        pytest.param(["--executor", "ray", "--gpus-per-job", "1", "--cpus-per-job", "99"], "no node has", marks=RAY),
+    ],
+)
+def test_what_ray_cannot_do_is_said_before_any_work(arguments, message, tmp_path, capsys):
+    place = [] if "--out" in arguments else ["--out", str(tmp_path / "run")]
+    assert main([*MOONS, "--backbones", "dm", *arguments, *place]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
