@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [write_report(Store(folder)) for folder in folders]
         for folder in folders:
             print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
-            for path in Store(folder).unreadable():
-                print(f"left out, since it is no record: {path}")
+            for path, fault in Store(folder).faults():
+                print(f"left out, since it is no record: {path} ({fault})")
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
             write_text(Path(out), render(runs))
@@ -111,7 +111,7 @@ def write_report(store: Store) -> Run:
     entries = {metric: make_entries(found, metric) for metric in TITLES}
     every = [entry for of_metric in entries.values() for entry in of_metric]
     sections = [
-        *_problems(found, [*saved_jobs(folder)[1], *(f"`{path.name}` is no record" for path in store.unreadable())]),
+        *_problems(found, [*saved_jobs(folder)[1], *(f"`{path.name}` is no record" for path, _ in store.faults())]),
         *_against_paper(every, folder),
         *_differences(entries, folder),
         *_ranks(entries, folder),

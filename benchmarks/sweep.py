@@ -21,9 +21,10 @@ from benchmarks.options import jobs_of, make_parser, save_options
 from benchmarks.plan import estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
-from benchmarks.store import Store
+from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
 from benchmarks.tracking import MODES, Tracker, Tracking, sync
+from benchmarks.upkeep import merge, verify
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 
@@ -40,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["status"]:
             print(show_status(_folder(arguments)))
             return 0
+        if arguments[:1] == ["verify"]:
+            return verify(_folder(arguments))
+        if arguments[:1] == ["merge"]:
+            return merge(arguments[1:])
         return run(make_parser().parse_args(arguments), console)
     except (ArgumentError, UnicodeDecodeError) as error:
         print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
@@ -50,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OutputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def _folder(arguments: Sequence[str]) -> Path:
@@ -77,6 +85,8 @@ def run(options: Namespace, console: Console) -> int:
     for name, method in _left_out(jobs, options.methods or ()):
         console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
     store.check_writable()
+    for path, fault in store.set_aside_faults():
+        console.print(f"set aside: {path} ({fault})", markup=False, soft_wrap=True)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     save_options(options, out)
@@ -149,7 +159,9 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
         if record is not None and record["status"] == "failed":
             last = record["error"].strip().splitlines()[-1]
             console.print(
-                f"failed: {cell.label}: {last} (traceback in {store.path(cell)})", markup=False, soft_wrap=True
+                f"failed: {cell.label}: {last} (traceback in {store.path(cell, failed=True)})",
+                markup=False,
+                soft_wrap=True,
             )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
     console.print(
