@@ -21,7 +21,7 @@ _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
 #: options that change no number
 _HOW = (
-    "config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing",
+    "config", "workers", "device", "data_dir", "out", "plan", "json", "on_existing", "timeout", "retries",
     "wandb", "wandb_project", "wandb_entity", "wandb_tags",
 )  # fmt: skip
 
@@ -56,6 +56,10 @@ def make_parser() -> ArgumentParser:
         default="retry-failed",
         help="cells that have a record: leave all, run the failed ones again, or run all again",
     )
+    parser.add_argument(
+        "--timeout", type=float | None, default=None, help="seconds that a job may take; by default any"
+    )
+    parser.add_argument("--retries", type=int, default=0, help="times that a job that failed is tried again, at most")
     parser.add_argument(
         "--wandb",
         type=Literal["online", "offline", "disabled"] | None,

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from benchmarks.executors.local import Event
 from benchmarks.grid import Job
 from benchmarks.plan import said
-from benchmarks.store import write_text
+from benchmarks.store import is_alive, write_text
 from cst_lightning.errors import InputError
 
 _TELL_S = 2.0
@@ -77,6 +77,12 @@ class Display:
             self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
             note = f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text
             self._progress.update(self._bars[key], completed=event.share, note=note)
+        elif event.kind == "retried":
+            self._shares[key] = 0.0
+            self._progress.remove_task(self._bars.pop(key))
+            del self._running[key]
+            why = event.text.strip().splitlines()[-1]
+            self._console.print(f"{event.job.label} is tried again: {why}", markup=False, soft_wrap=True)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._done += event.kind == "finished"
@@ -136,6 +142,8 @@ def show_status(folder: Path) -> str:
         lines = [f"{'stopped by Ctrl-C' if state.get('stopped') else 'ended'} {said(age)} ago"]
     elif age > _SILENT_S:
         lines = [f"not heard of for {said(age)}: killed, or its machine ({state['host']}) is down"]
+    elif state["host"] == platform.node() and not is_alive(state["pid"]):
+        lines = [f"killed (process {state['pid']} on {state['host']})"]
     else:
         lines = [f"running on {state['host']} (process {state['pid']}), {state['left'] or 'just begun'}"]
     counts = f"{state['finished']} of {state['jobs']} jobs finished, {state['failed']} failed"

@@ -113,15 +113,15 @@ def make_record(cell: Cell, made: Made, data: BanditDataModule, constant: dict[s
     }
 
 
-def failed_record(cell: Cell, error: str, device: str) -> Record:
-    """The record of a cell whose job failed, with the traceback or the way its worker ended."""
+def failed_record(cell: Cell, error: str, device: str, failures: Sequence[str] = ()) -> Record:
+    """The record of a cell whose job failed, with the traceback or the way its worker ended; ``failures`` before."""
     return {
         "identity": cell.identity,
         "status": "failed",
         "protocol": cell.protocol.to_dict(),
         "overrides": cell.protocol.changes,
         "error": error,
-        "provenance": _provenance(device),
+        "provenance": _provenance(device) | {"failures_before": list(failures)},
     }
 
 
@@ -178,8 +178,8 @@ def _round_of(done: Round, replicate: int) -> dict[str, Any]:
 class Clock:
     """Times of a job, and where it ran."""
 
-    def __init__(self, job: Job, device: str) -> None:
-        self.device = device
+    def __init__(self, job: Job, device: str, failures: Sequence[str] = ()) -> None:
+        self.device, self._failures = device, list(failures)
         self._job, self._start, self._cpu_start = job, time.monotonic(), time.process_time()
 
     def provenance(self) -> dict[str, Any]:
@@ -189,6 +189,7 @@ class Clock:
             "cpu_seconds": time.process_time() - self._cpu_start,
             "peak_mib": peak_mib(),
             "methods_trained_together": list(self._job.methods),
+            "failures_before": self._failures,
         }
 
 

@@ -73,6 +73,10 @@ def run(options: Namespace, console: Console) -> int:
     workers = options.workers if options.workers is not None else 1 if on_gpu else _cores()
     if workers < 1:
         raise InputError(f"workers={workers}: allowed is from 1")
+    if options.timeout is not None and not options.timeout > 0:
+        raise InputError(f"timeout={options.timeout:g}: allowed are seconds above 0")
+    if options.retries < 0:
+        raise InputError(f"retries={options.retries}: allowed is from 0")
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device=cuda: torch finds no CUDA device here; allowed are auto and cpu")
     if options.json and not options.plan:
@@ -110,7 +114,7 @@ def _train(
     todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs under a live display; how it ended."""
-    settings = Settings(options.data_dir, options.device, options.on_existing)
+    settings = Settings(options.data_dir, options.device, options.on_existing, options.timeout, options.retries)
     tracker = _tracker(todo, store, options)
     weights = [estimate_seconds(job) for job in todo]
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
