@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.grid import METHODS, Job, backbones
 from cst_lightning.stacked import StackedModule
@@ -78,7 +79,8 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(column)
     for row in rows:
         seeds = ", ".join(map(str, row["seeds"]))
-        table.add_row(row["dataset"], row["backbone"], row["method"], row["protocol"], seeds, row["status"])
+        names = (row["dataset"], row["backbone"], row["method"], row["protocol"], seeds, row["status"])
+        table.add_row(*map(Text, names))
     return table
 
 

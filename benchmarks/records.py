@@ -18,6 +18,7 @@ from torch import Tensor
 
 from benchmarks.grid import Cell, Job
 from benchmarks.store import Record, finite_or_none
+from benchmarks.texts import redact
 from benchmarks.watching import Curve, peak_mib
 from cst_lightning.metrics import evaluate, reliability
 from cst_lightning.propensity import inverse_propensity_weights
@@ -120,8 +121,8 @@ def failed_record(cell: Cell, error: str, device: str, failures: Sequence[str] =
         "status": "failed",
         "protocol": cell.protocol.to_dict(),
         "overrides": cell.protocol.changes,
-        "error": error,
-        "provenance": _provenance(device) | {"failures_before": list(failures)},
+        "error": redact(error),
+        "provenance": _provenance(device) | {"failures_before": list(map(redact, failures))},
     }
 
 
@@ -179,7 +180,7 @@ class Clock:
     """Times of a job, and where it ran."""
 
     def __init__(self, job: Job, device: str, failures: Sequence[str] = ()) -> None:
-        self.device, self._failures = device, list(failures)
+        self.device, self._failures = device, list(map(redact, failures))
         self._job, self._start, self._cpu_start = job, time.monotonic(), time.process_time()
 
     def provenance(self) -> dict[str, Any]:

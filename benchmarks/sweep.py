@@ -17,12 +17,13 @@ from rich.console import Console
 from benchmarks.executors.local import Event, run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, jobs_of, make_parser, save_options
 from benchmarks.plan import estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
+from benchmarks.texts import last_line, printable
 from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from benchmarks.upkeep import merge, verify
 from cst_lightning.errors import InputError
@@ -45,15 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return verify(_folder(arguments))
         if arguments[:1] == ["merge"]:
             return merge(arguments[1:])
-        return run(make_parser().parse_args(arguments), console)
+        options = make_parser().parse_args(arguments)
+        check_trust(options, arguments)
+        return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
         return 130
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except OutputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -90,7 +93,7 @@ def run(options: Namespace, console: Console) -> int:
         console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
     store.check_writable()
     for path, fault in store.set_aside_faults():
-        console.print(f"set aside: {path} ({fault})", markup=False, soft_wrap=True)
+        console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     save_options(options, out)
@@ -158,12 +161,11 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
     for metric in TITLES:
         printed.print(to_terminal(make_entries(found, metric)))
     for text in notes(make_entries(found, "nll")):
-        printed.print(text)
+        printed.print(text, markup=False)
     for cell, record in cells:
         if record is not None and record["status"] == "failed":
-            last = record["error"].strip().splitlines()[-1]
             console.print(
-                f"failed: {cell.label}: {last} (traceback in {store.path(cell, failed=True)})",
+                f"failed: {cell.label}: {last_line(record['error'])} (traceback in {store.path(cell, failed=True)})",
                 markup=False,
                 soft_wrap=True,
             )

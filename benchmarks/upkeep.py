@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 from benchmarks.grid import digest
 from benchmarks.report import write_tables
 from benchmarks.store import Record, Store, replace_file
+from benchmarks.texts import printable
 from cst_lightning.errors import InputError
 
 _MOST_NAMED = 10  # contradictions; one is enough to look into
@@ -24,7 +25,7 @@ def verify(folder: Path) -> int:
     store = Store(folder)
     records, faults = store.read_all(), store.faults()
     for path, fault in faults:
-        print(f"{path}: {fault}")
+        print(f"{printable(str(path))}: {fault}")
     failed = sum(record["status"] == "failed" for record in records)
     older = sum("checksum" not in record for record in records)
     print(
@@ -48,7 +49,7 @@ def merge(arguments: Sequence[str]) -> int:
     out.check_writable()
     chosen = _choose([out, *sources])
     for path, fault in out.set_aside_faults():
-        print(f"set aside: {path} ({fault})")
+        print(f"set aside: {printable(str(path))} ({fault})")
     for path in chosen.values():
         out.adopt(path)
     for source in sources:
@@ -58,7 +59,7 @@ def merge(arguments: Sequence[str]) -> int:
     write_tables(out)
     faults = [found for source in sources for found in source.faults()]
     for path, fault in faults:
-        print(f"left out, since it is no record: {path} ({fault})")
+        print(f"left out, since it is no record: {printable(str(path))} ({fault})")
     print(f"{len(chosen)} records of {len(sources)} folders are in {out.folder}")
     return 1 if faults else 0
 

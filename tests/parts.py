@@ -108,3 +108,12 @@ class FlakyCoins(Coins):
 
 class Plain(DirectMethod):
     name = "plain"
+
+
+class Leaky(DirectMethod):
+    """Fails with keys in its message."""
+
+    name = "leaky"
+
+    def prepare(self, feedback):
+        raise RuntimeError(f"login failed for {os.environ['WANDB_API_KEY']} and {os.environ['MY_TOKEN']}")

@@ -24,6 +24,7 @@ from benchmarks.grid import Job
 from benchmarks.job import Settings, run_job
 from benchmarks.records import failed_record
 from benchmarks.store import OutputError, Store
+from benchmarks.texts import redact
 from benchmarks.watching import Message, Point
 from cst_lightning.errors import InputError
 
@@ -155,6 +156,7 @@ def _ended(one: _Running, store: Store, settings: Settings) -> Event:
         code = one.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         error = f"the worker process died ({how}) without an exception"
+    error = redact(error)
     if error.startswith(_OUTPUT):
         raise OutputError(error.removeprefix(_OUTPUT))
     if len(one.failures) < settings.retries and not error.startswith(_INPUT):
