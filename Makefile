@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test lint docs clean
+.PHONY: sweep test lint docs audit clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
@@ -21,6 +21,12 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
 
+# known vulnerabilities of the exact versions, from a public list of advisories: needs a network
+audit:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet pip-audit
+	.audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
 # torch goes first and alone: the exact version of constraints.txt, so that nothing later asks for another build
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,4 +35,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .audit build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

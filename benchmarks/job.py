@@ -28,7 +28,7 @@ from datamodules.base import BanditDataModule
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the data lie, on what device to train, and which records to write: see the options of the sweep.
+    """Where the data lie, how to train, and which records to write: see the options of the sweep.
 
     None of them changes a number, but for the device's rounding.
     """
@@ -36,6 +36,8 @@ class Settings:
     data_dir: str | None = None
     device: str = "auto"
     on_existing: str = "retry-failed"
+    timeout: float | None = None  # seconds that a job may take
+    retries: int = 0  # of a job that failed
 
 
 class Records(Protocol):
@@ -50,13 +52,16 @@ class Records(Protocol):
         ...
 
 
-def run_job(job: Job, store: Records, settings: Settings, report: Report) -> None:
+def run_job(job: Job, store: Records, settings: Settings, report: Report, failures: Sequence[str] = ()) -> None:
     """Train ``job`` and record those of its cells that are to be run, each as soon as it is done.
 
     All its methods are trained, so that a record does not depend on which others were there already.
+
+    Args:
+        failures: why earlier attempts at this job failed; its records keep it.
     """
     quiet()
-    clock = Clock(job, resolve_device(settings.device))
+    clock = Clock(job, resolve_device(settings.device), failures)
     progress, curves = ProgressReport(job, report), list[Curve]()
 
     def write(cell: Cell, made: Made) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from argparse import SUPPRESS
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,6 +15,7 @@ from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 
 from benchmarks.grid import METHODS, PRESETS, Job, make_jobs
 from benchmarks.store import write_text
+from benchmarks.texts import printable
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import RULES
@@ -22,17 +27,21 @@ _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 #: options that change no number
 _HOW = (
     "config", "executor", "ray_address", "cpus_per_job", "gpus_per_job", "seeds_per_job", "workers", "device",
-    "data_dir", "out", "plan", "json", "on_existing",
+    "data_dir", "out", "plan", "json", "on_existing", "timeout", "retries", "trust",
     "wandb", "wandb_project", "wandb_entity", "wandb_tags",
 )  # fmt: skip
 
 
 def make_parser() -> ArgumentParser:
     """The options; see ``--help``."""
-    about = "Run a grid of cells and write their records and tables. Also: status DIR, and sync DIR (to W&B)."
+    about = "Run a grid of cells and write their records and tables. Also: status DIR, sync DIR (to W&B), verify DIR, "
+    about += "and merge DIR DIR ... --out DIR."
     parser = ArgumentParser(prog="python -m benchmarks.sweep", description=about, exit_on_error=False)
     presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
     parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
+    parser.add_argument(
+        "--trust", type=str, nargs="+", default=[], help="packages that class paths of a --config file may name"
+    )
     parser.add_argument("--preset", type=str, default="paper", help=f"what to run: {presets}")
     protocols = f"{', '.join(PROTOCOLS)}; by default the preset's"
     parser.add_argument("--protocol", type=str | None, default=None, help=protocols)
@@ -74,6 +83,10 @@ def make_parser() -> ArgumentParser:
         help="cells that have a record: leave all, run the failed ones again, or run all again",
     )
     parser.add_argument(
+        "--timeout", type=float | None, default=None, help="seconds that a job may take; by default any"
+    )
+    parser.add_argument("--retries", type=int, default=0, help="times that a job that failed is tried again, at most")
+    parser.add_argument(
         "--wandb",
         type=Literal["online", "offline", "disabled"] | None,
         default=None,
@@ -107,6 +120,27 @@ def jobs_of(options: Namespace) -> list[Job]:
     )
 
 
+def check_trust(options: Namespace, typed: Sequence[str]) -> None:
+    """Refuse a class path that nobody typed, so that a configuration file of unknown origin has no code imported.
+
+    Allowed are class paths that stand in ``typed`` (arguments of a command line), those of packages after its
+    ``--trust``, and those whose module is loaded already: importing it again runs nothing.
+    """
+    named = [argument for before, argument in pairwise(["", *typed]) if "--config" not in (before, argument[:8])]
+    words = {word for argument in named for word in re.split("[=@]", argument)}
+    for package in options.trust:
+        if package not in words:
+            raise InputError(f"trust={package}: packages are trusted on the command line, not in a file")
+    for text in [*(options.datasets or ()), *(options.backbones or ())]:
+        path = text.partition("@")[0]
+        module, dot, _ = path.rpartition(".")
+        if dot and path not in words and module not in sys.modules and module.partition(".")[0] not in options.trust:
+            raise InputError(
+                f"{path} comes from a file, and importing it runs its code: add --trust {module.partition('.')[0]} if "
+                "you trust that package"
+            )
+
+
 def _overrides(options: Namespace) -> dict[str, Any]:
     override = options.override if "override" in options else None
     if override is not None and not isinstance(override, Namespace):
@@ -123,13 +157,23 @@ def save_options(options: Namespace, folder: Path) -> None:
     write_text(folder / "sweeps" / f"{options.preset}.json", json.dumps(asked, indent=1) + "\n")
 
 
-def saved_jobs(folder: Path) -> tuple[list[Job], list[str]]:
-    """The jobs of every command that wrote into ``folder`` (the last one of each preset), and what cannot be read."""
+def saved_jobs(folder: Path, trust: Sequence[str] = ()) -> tuple[list[Job], list[str]]:
+    """The jobs of every command that wrote into ``folder`` (the last one of each preset), and what cannot be read.
+
+    Args:
+        trust: packages whose class paths may be imported.
+    """
     jobs, problems = list[Job](), []
     for preset in PRESETS:
         path = folder / "sweeps" / f"{preset}.json"
+        if not path.exists():
+            continue
         try:
-            jobs += jobs_of(make_parser().parse_args(["--config", str(path)])) if path.exists() else []
-        except (ArgumentError, InputError) as error:  # of another version, or with parts that are not here
-            problems.append(f"`{path.name}` asks for what is not known here: {' '.join(str(error).split())}")
+            typed = ["--config", str(path), *(["--trust", *trust] if trust else [])]
+            options = make_parser().parse_args(typed)
+            check_trust(options, trust)
+            jobs += jobs_of(options)
+        except (ArgumentError, InputError, UnicodeDecodeError) as error:  # of another version, or with parts not here
+            why = printable(" ".join(str(error).split()))
+            problems.append(f"`{path.name}` asks for what is not known here: {why}")
     return jobs, problems

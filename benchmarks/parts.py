@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from benchmarks.executors.local import Event
+from benchmarks.executors.common import Event
 from benchmarks.grid import Cell, Job
 from benchmarks.job import cells_to_run
 from benchmarks.plan import seeds_said

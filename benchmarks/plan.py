@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.grid import METHODS, Job, backbones
 from cst_lightning.stacked import StackedModule
@@ -77,8 +78,15 @@ def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for column in ("dataset", "backbone", "method", "protocol", "seeds", "status"):
         table.add_column(column)
     for row in rows:
-        names = (row["dataset"], row["backbone"], row["method"], row["protocol"])
-        table.add_row(*names, seeds_said(row["seeds"]), row["status"])
+        names = (
+            row["dataset"],
+            row["backbone"],
+            row["method"],
+            row["protocol"],
+            seeds_said(row["seeds"]),
+            row["status"],
+        )
+        table.add_row(*map(Text, names))
     return table
 
 

@@ -15,10 +15,11 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from benchmarks.executors.local import Event
+from benchmarks.executors.common import Event
 from benchmarks.grid import Job
 from benchmarks.plan import said
-from benchmarks.store import write_text
+from benchmarks.store import is_alive, write_text
+from benchmarks.texts import last_line, printable
 from cst_lightning.errors import InputError
 
 _TELL_S = 2.0
@@ -44,11 +45,11 @@ class Display:
         self._live = console.is_terminal and "NO_COLOR" not in os.environ
         self._bars: dict[int, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
         )
@@ -75,8 +76,14 @@ class Display:
         elif event.kind == "progress":
             self._shares[key] = event.share
             self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
-            note = f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text
+            note = printable(f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text)
             self._progress.update(self._bars[key], completed=event.share, note=note)
+        elif event.kind == "retried":
+            self._shares[key] = 0.0
+            self._progress.remove_task(self._bars.pop(key))
+            del self._running[key]
+            why = f"{event.job.label} is tried again: {last_line(event.text)}"
+            self._console.print(why, markup=False, soft_wrap=True)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._done += event.kind == "finished"
@@ -136,6 +143,8 @@ def show_status(folder: Path) -> str:
         lines = [f"{'stopped by Ctrl-C' if state.get('stopped') else 'ended'} {said(age)} ago"]
     elif age > _SILENT_S:
         lines = [f"not heard of for {said(age)}: killed, or its machine ({state['host']}) is down"]
+    elif state["host"] == platform.node() and not is_alive(state["pid"]):
+        lines = [f"killed (process {state['pid']} on {state['host']})"]
     else:
         lines = [f"running on {state['host']} (process {state['pid']}), {state['left'] or 'just begun'}"]
     counts = f"{state['finished']} of {state['jobs']} jobs finished, {state['failed']} failed"
@@ -143,4 +152,4 @@ def show_status(folder: Path) -> str:
     for job in () if state["ended"] else state["running"]:
         memory = f", {job['mib']:.0f} MiB" if job["mib"] else ""
         lines.append(f"  {job['job']}: {100 * job['share']:.0f} %, {job['doing']}{memory}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

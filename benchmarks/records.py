@@ -18,6 +18,7 @@ from torch import Tensor
 
 from benchmarks.grid import Cell, Job
 from benchmarks.store import Record, finite_or_none
+from benchmarks.texts import redact
 from benchmarks.watching import Curve, peak_mib
 from cst_lightning.metrics import evaluate, reliability
 from cst_lightning.propensity import inverse_propensity_weights
@@ -113,15 +114,15 @@ def make_record(cell: Cell, made: Made, data: BanditDataModule, constant: dict[s
     }
 
 
-def failed_record(cell: Cell, error: str, device: str) -> Record:
-    """The record of a cell whose job failed, with the traceback or the way its worker ended."""
+def failed_record(cell: Cell, error: str, device: str, failures: Sequence[str] = ()) -> Record:
+    """The record of a cell whose job failed, with the traceback or the way its worker ended; ``failures`` before."""
     return {
         "identity": cell.identity,
         "status": "failed",
         "protocol": cell.protocol.to_dict(),
         "overrides": cell.protocol.changes,
-        "error": error,
-        "provenance": _provenance(device),
+        "error": redact(error),
+        "provenance": _provenance(device) | {"failures_before": list(map(redact, failures))},
     }
 
 
@@ -178,8 +179,8 @@ def _round_of(done: Round, replicate: int) -> dict[str, Any]:
 class Clock:
     """Times of a job, and where it ran."""
 
-    def __init__(self, job: Job, device: str) -> None:
-        self.device = device
+    def __init__(self, job: Job, device: str, failures: Sequence[str] = ()) -> None:
+        self.device, self._failures = device, list(map(redact, failures))
         self._job, self._start, self._cpu_start = job, time.monotonic(), time.process_time()
 
     def provenance(self) -> dict[str, Any]:
@@ -189,6 +190,7 @@ class Clock:
             "cpu_seconds": time.process_time() - self._cpu_start,
             "peak_mib": peak_mib(),
             "methods_trained_together": list(self._job.methods),
+            "failures_before": self._failures,
         }
 
 

@@ -31,6 +31,7 @@ from benchmarks.tables import (
     to_latex,
     to_markdown,
 )
+from benchmarks.texts import csv_text, last_line, markdown_text, printable
 from cst_lightning.errors import InputError
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
@@ -44,23 +45,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="+", help="folders that a sweep wrote")
     parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
+    parser.add_argument("--trust", type=str, nargs="+", default=[], help="packages that the runs may have imported")
     try:
         options = parser.parse_args(arguments)
         folders = [Path(run).resolve() for run in options.runs]
         for folder in folders:
             if not Store(folder).read_all():
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
-        runs = [write_report(Store(folder)) for folder in folders]
+        runs = [write_report(Store(folder), options.trust) for folder in folders]
         for folder in folders:
             print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
-            for path in Store(folder).unreadable():
-                print(f"left out, since it is no record: {path}")
+            for path, fault in Store(folder).faults():
+                print(f"left out, since it is no record: {printable(str(path))} ({fault})")
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
             write_text(Path(out), render(runs))
             print(f"{Path(out).resolve()} has all of it")
     except (ArgumentError, InputError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"error: a report needs the package {error.name}: pip install 'cst-lightning[report]'", file=sys.stderr)
@@ -68,13 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def find_places(store: Store) -> Found:
-    """Every cell that a command asked for in this folder, run or not, and every other record in it."""
+def find_places(store: Store, trust: Sequence[str] = ()) -> Found:
+    """Every cell that a command asked for in this folder, run or not, and every other record in it.
+
+    Args:
+        trust: packages that what stands in the folder may have imported.
+    """
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(store.read_all(), key=lambda record: record["provenance"]["finished"]):
         newest[_key(Place.of_record(record))] = record
     found: dict[tuple[str, ...], tuple[Place, Record | None]] = {}
-    for job in saved_jobs(store.folder)[0]:
+    for job in saved_jobs(store.folder, trust)[0]:
         for cell in job.cells:
             place = Place.of_cell(cell)
             # a record of another version of the code still is what stands here, until it is run again
@@ -93,9 +99,9 @@ def _key(place: Place) -> tuple[str, ...]:
     return place.protocol, place.settings, place.dataset, place.backbone, place.method
 
 
-def write_tables(store: Store) -> Found:
+def write_tables(store: Store, trust: Sequence[str] = ()) -> Found:
     """``records.parquet`` and ``tables.md``, ``.csv``, ``.tex`` of all that a folder holds; what stands in them."""
-    folder, found = store.folder, find_places(store)
+    folder, found = store.folder, find_places(store, trust)
     write_parquet(folder / "records.parquet", store.read_all())
     entries = [make_entries(found, metric) for metric in TITLES]
     write_text(folder / "tables.md", "\n".join(map(to_markdown, entries)))
@@ -104,14 +110,15 @@ def write_tables(store: Store) -> Found:
     return found
 
 
-def write_report(store: Store) -> Run:
+def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
     """All of ``write_tables``; ``report.md`` and ``report.html``, their figures, and the frames behind them as CSV."""
-    found = write_tables(store)
+    found = write_tables(store, trust)
     folder, records = store.folder, [record for _, record in found if record is not None]
     entries = {metric: make_entries(found, metric) for metric in TITLES}
     every = [entry for of_metric in entries.values() for entry in of_metric]
+    unread = [f"`{printable(path.name)}` is no record" for path, _ in store.faults()]
     sections = [
-        *_problems(found, [*saved_jobs(folder)[1], *(f"`{path.name}` is no record" for path in store.unreadable())]),
+        *_problems(found, [*saved_jobs(folder, trust)[1], *unread]),
         *_against_paper(every, folder),
         *_differences(entries, folder),
         *_ranks(entries, folder),
@@ -128,7 +135,12 @@ def write_report(store: Store) -> Run:
 
 def write_frame(path: Path, frame: pd.DataFrame) -> None:
     """A frame as CSV, in full precision."""
-    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+    texts = {name: frame[name].map(_csv_value) for name in frame.select_dtypes(exclude="number")}
+    write_text(path, frame.assign(**texts).to_csv(index=False, lineterminator="\n"))
+
+
+def _csv_value(value: Any) -> Any:
+    return csv_text(value) if isinstance(value, str) else value
 
 
 def _markdown(section: Section) -> str:
@@ -136,7 +148,8 @@ def _markdown(section: Section) -> str:
     if section.figure:
         parts.append(f"![{section.title}](figures/{section.figure})")
     if section.rows:
-        lines = [section.header, ["---"] * len(section.header), *section.rows]
+        rows = [list(map(markdown_text, row)) for row in section.rows]
+        lines = [list(map(markdown_text, section.header)), ["---"] * len(section.header), *rows]
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     return "\n\n".join(parts)
 
@@ -152,7 +165,7 @@ def _problems(found: Found, unread: Sequence[str]) -> list[Section]:
         if record is None:
             rows.append((*name, "missing", "was asked for and has not been run"))
         elif record["status"] != "finished":
-            rows.append((*name, record["status"], record["error"].strip().splitlines()[-1]))
+            rows.append((*name, record["status"], last_line(record["error"])))
         else:
             failed = [f"seed {r['seed']} in {r['failed_in']}" for r in record["results"] if r["failed_in"]]
             rows += [(*name, "not finite", ", ".join(failed))] if failed else []

@@ -1,24 +1,48 @@
-"""Records on disk: one JSON file a cell, replaced atomically; everything else is derived from them."""
+"""Records on disk: one JSON file a cell, replaced atomically; everything else is derived from them.
+
+Several sweeps may write one folder at once, from one machine or many, and no lock is needed: a record appears whole
+under its name or not at all, two writers of one cell write the same values, and a failure stands in a file of its
+own, so that it cannot replace what another sweep finished. A lock on a shared file system would outlive its holder.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import platform
+import re
+import secrets
+import shutil
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.grid import Cell, digest
+from benchmarks.grid import METHODS, Cell, digest
 from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
-_STALE_S = 60  # no write takes as long
+ASIDE = "set-aside"
+_FAILED = ".failed.json"
+_LONGEST_NAME = 150  # of a record's file, without its key
+#: what everything that reads a record counts on, by its status; records of older versions have it too
+_SHAPE: dict[str, dict[str, type]] = {
+    "finished": {"metrics": list, "results": list, "oracle": bool},
+    "failed": {"error": str},
+}
+_OF_ALL: dict[str, type] = {"identity": dict, "protocol": dict, "overrides": dict, "provenance": dict}
+_OF_IDENTITY: dict[str, type] = {"dataset": str, "backbone": str, "method": str, "seeds": list}
+_OF_RESULT: dict[str, type] = {"seed": int, "metrics": dict, "floor": dict}
+
+
+class OutputError(OSError):
+    """The output folder cannot be written: the disk is full, a quota is spent, the share is gone."""
 
 
 def finite_or_none(value: SupportsFloat) -> float | None:
@@ -28,7 +52,7 @@ def finite_or_none(value: SupportsFloat) -> float | None:
 
 
 class Store:
-    """The records of a folder, ``cells/<label>-<key>.json``."""
+    """The records of a folder, ``cells/<label>-<key>.json``; of cells that failed, ``<label>-<key>.failed.json``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,56 +64,179 @@ class Store:
         try:
             with tempfile.TemporaryFile(dir=nearest) as probe:
                 probe.write(b"probe")
-            for left in (self.folder / "cells").glob(".*.json.*"):  # by a process killed while it wrote
-                if time.time() - left.stat().st_mtime > _STALE_S:
+            for left in self._temporary():
+                if _is_left_over(left):
                     left.unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
                 f"output folder {self.folder} cannot be written ({error.strerror}): name another with --out"
             ) from None
 
-    def path(self, cell: Cell) -> Path:
-        """Where the record of ``cell`` stands."""
-        name = cell.label.replace("/", "-").replace("@", "-").replace("=", "").replace(",", "-")
-        return self.folder / "cells" / f"{name}-{cell.key}.json"
+    def path(self, cell: Cell, *, failed: bool = False) -> Path:
+        """Where the record of ``cell`` stands, or that of its failure."""
+        return self.folder / "cells" / (_name(cell.identity) + (_FAILED if failed else ".json"))
 
     def read(self, cell: Cell) -> Record | None:
         """The record of ``cell``; None where there is none, or what stands there is no record of it."""
-        path = self.path(cell)
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if record["identity"] == cell.identity and record["status"] in ("finished", "failed"):
-                return dict(record)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return None
+        found = [examine(self.path(cell, failed=failed))[0] for failed in (True, False)]
+        return _better(*found)
 
     def read_all(self) -> list[Record]:
-        """Every readable record of the folder, of this command's cells and of others, in the order of their names."""
-        found = (_read(path) for path in self._paths())
-        return [record for record in found if record is not None]
+        """The record of each cell in the folder, of this command's cells and of others, in the order of their names."""
+        return [record for _, record in self.found().values()]
 
-    def unreadable(self) -> list[Path]:
-        """Files among the records that are none: torn, damaged, or of something else."""
-        return [path for path in self._paths() if _read(path) is None]
+    def found(self) -> dict[str, tuple[Path, Record]]:
+        """By each cell's key the file and the record of its success, else of its failure."""
+        best: dict[str, tuple[Path, Record]] = {}
+        for path in self._files():
+            record = examine(path)[0]
+            if record is None:
+                continue
+            key = digest(record["identity"])
+            if key not in best or _better(best[key][1], record) is record:
+                best[key] = path, record
+        return best
 
-    def _paths(self) -> list[Path]:
-        return sorted((self.folder / "cells").glob("*.json"))
+    def faults(self) -> list[tuple[Path, str]]:
+        """Files among the records that are none, and what is wrong with each: torn, damaged, or of something else."""
+        faults = [(path, examine(path)[1]) for path in self._files()]
+        return [(path, fault) for path, fault in faults if fault]
+
+    def set_aside_faults(self) -> list[tuple[Path, str]]:
+        """Move what ``faults`` finds to ``set-aside/``: where each file is now, and what is wrong with it."""
+        return [(moved, fault) for path, fault in self.faults() if (moved := self._set_aside(path))]
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
         """Put the record of ``cell`` in place whole, in full precision; what cannot be read there is set aside."""
-        path = self.path(cell)
-        if path.exists() and self.read(cell) is None:
-            path.replace(path.with_suffix(".damaged"))
-        write_text(self.path(cell), json.dumps(record, indent=1, allow_nan=False))
+        failed = record["status"] == "failed"
+        path, text = self.path(cell, failed=failed), json.dumps(sealed(record), indent=1, allow_nan=False)
+        if path.exists() and examine(path)[0] is None:
+            self._set_aside(path)
+        write_text(path, text)
+        if not failed:
+            self.path(cell, failed=True).unlink(missing_ok=True)
+
+    def adopt(self, path: Path) -> None:
+        """Put a record of another store in place, byte for byte."""
+        target = self.folder / "cells" / path.name
+        if path.resolve() != target.resolve():
+            replace_file(target, lambda temporary: shutil.copyfile(path, temporary))
+        if not path.name.endswith(_FAILED):
+            target.with_suffix(_FAILED).unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        """All in ``cells`` but hidden files, which are being written or the system's."""
+        return sorted(path for path in (self.folder / "cells").glob("*") if not path.name.startswith("."))
+
+    def _temporary(self) -> list[Path]:
+        return sorted((self.folder / "cells").glob(".*.json.*"))
+
+    def _set_aside(self, path: Path) -> Path | None:
+        """Where ``path`` was moved to; None where another sweep was faster."""
+        target = self.folder / ASIDE / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
+        target.parent.mkdir(exist_ok=True)
+        try:
+            path.rename(target)
+        except FileNotFoundError:
+            return None
+        if examine(target, path.name)[0] is not None:  # a sweep beside this one has just put a good one there
+            target.replace(path)
+            return None
+        return target
 
 
-def _read(path: Path) -> Record | None:
+def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
+    """The record in a file, or None and what is wrong with it; ``(None, "")`` where there is no file.
+
+    Args:
+        name: that the file has or had, by default that of ``path``.
+    """
     try:
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
-        return record if path.stem.endswith(digest(record["identity"])) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        fault = _fault(record)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"cannot be read ({error.strerror})"
+    except (ValueError, RecursionError):
+        return None, "torn or damaged: no whole JSON"
+    if fault:
+        return None, fault
+    name, own = name or path.name, _name(record["identity"])
+    allowed = {f"{own}.json"} | ({own + _FAILED} if record["status"] == "failed" else set())
+    if name in allowed:
+        return record, ""
+    beside = (path.parent / f"{own}.json").exists()
+    return None, f"{'a copy of' if beside else 'under a name of its own: by its content it is'} {own}.json"
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _fault(record: Any) -> str:
+    """What is wrong with the content of a file, if anything."""
+    if not _has(record, {"status": str, **_OF_ALL}) or not _has(record["identity"], _OF_IDENTITY):
+        return "no record of a cell"
+    if record.get("checksum", checksum(record)) != checksum(record):
+        return "damaged: its checksum is not that of its content"
+    if record["identity"]["method"] not in METHODS or not _has(record, _SHAPE.get(record["status"], {"": str})):
+        return "no record of a cell that this version knows"
+    results = record["results"] if record["status"] == "finished" else []
+    return "" if all(_has(result, _OF_RESULT) for result in results) else "no record of a cell"
+
+
+def _has(value: Any, shape: Mapping[str, type]) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in shape.items())
+
+
+def _better(one: Record | None, other: Record | None) -> Record | None:
+    """Of two records of a cell the one that finished, else the first."""
+    if one is None or (other is not None and one["status"] == "failed" and other["status"] == "finished"):
+        return other
+    return one
+
+
+def sealed(record: Mapping[str, Any]) -> Record:
+    """The record as it will be read, with the checksum of its content."""
+    content: Record = json.loads(json.dumps(record, allow_nan=False))
+    return content | {"checksum": checksum(content)}
+
+
+def checksum(record: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of a record without its checksum, in hexadecimal."""
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _name(identity: Mapping[str, Any]) -> str:
+    """Of the file of a record, without its ending: readable, unique by its key, and never a path."""
+    label = f"{identity['dataset']}/{identity['backbone']}/{identity['method']}"
+    readable = label.replace("/", "-").replace("@", "-").replace("=", "").replace(",", "-")
+    return f"{re.sub(r'[^A-Za-z0-9._+-]|^[.]', '_', readable)[:_LONGEST_NAME]}-{digest(identity)}"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this machine runs a process of that number; True where the system does not say."""
+    if sys.platform == "win32":  # there, signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of somebody else's
+        return True
+    return True
+
+
+def _host() -> str:
+    return re.sub("[^A-Za-z0-9-]", "_", platform.node())[:40]
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
+    host, pid = path.name.split(".")[-3:-1]
+    return host == _host() and pid.isdecimal() and not is_alive(int(pid))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -157,16 +304,27 @@ def rows_of(record: Record) -> list[dict[str, Any]]:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace ``path`` at once by what ``write`` puts into the path that it is called with."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    """Replace ``path`` at once by what ``write`` puts into the path that it is called with.
+
+    Raises:
+        OutputError: it cannot be written; what stood there still does.
+    """
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_host()}.{os.getpid()}.")
+        os.close(handle)
+        temporary = Path(name)
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        raise OutputError(
+            f"{path.parent} cannot be written ({error.strerror or error}): {path.name} was not; free space there and "
+            "give the same command again, what is recorded stays"
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

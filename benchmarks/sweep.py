@@ -17,17 +17,20 @@ from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
 from benchmarks.executors import ray
-from benchmarks.executors.local import Event, run_local
+from benchmarks.executors.common import Event
+from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, jobs_of, make_parser, save_options
 from benchmarks.parts import Parts, cut
 from benchmarks.plan import estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
-from benchmarks.store import Store
+from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
+from benchmarks.texts import last_line, printable
 from benchmarks.tracking import MODES, Tracker, Tracking, sync
+from benchmarks.upkeep import merge, verify
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 
@@ -44,16 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["status"]:
             print(show_status(_folder(arguments)))
             return 0
-        return run(make_parser().parse_args(arguments), console)
+        if arguments[:1] == ["verify"]:
+            return verify(_folder(arguments))
+        if arguments[:1] == ["merge"]:
+            return merge(arguments[1:])
+        options = make_parser().parse_args(arguments)
+        check_trust(options, arguments)
+        return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
         return 130
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
+    except OutputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def _folder(arguments: Sequence[str]) -> Path:
@@ -67,12 +79,7 @@ def run(options: Namespace, console: Console) -> int:
     jobs = jobs_of(options)
     cluster = _cluster(options)
     workers = _workers(options, cluster)
-    if options.seeds_per_job is not None and options.seeds_per_job < 1:
-        raise InputError(f"seeds_per_job={options.seeds_per_job}: allowed is from 1")
-    if options.json and not options.plan:
-        raise InputError("--json goes with --plan")
-    if "://" in (options.out or ""):
-        raise InputError(f"out={options.out}: allowed is a folder; records come back here from wherever jobs run")
+    _check_options(options)
     out = Path(options.out or Path("results", "runs", f"{options.preset}-{jobs[0].protocol.name}"))
     store = Store(out)
     if options.plan:
@@ -81,6 +88,8 @@ def run(options: Namespace, console: Console) -> int:
     for name, method in _left_out(jobs, options.methods or ()):
         console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
     store.check_writable()
+    for path, fault in store.set_aside_faults():
+        console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     if cluster is not None and todo:
@@ -100,6 +109,19 @@ def run(options: Namespace, console: Console) -> int:
     return _finish(jobs, store, console, ended)
 
 
+def _check_options(options: Namespace) -> None:
+    if options.seeds_per_job is not None and options.seeds_per_job < 1:
+        raise InputError(f"seeds_per_job={options.seeds_per_job}: allowed is from 1")
+    if options.timeout is not None and not options.timeout > 0:
+        raise InputError(f"timeout={options.timeout:g}: allowed are seconds above 0")
+    if options.retries < 0:
+        raise InputError(f"retries={options.retries}: allowed is from 0")
+    if options.json and not options.plan:
+        raise InputError("--json goes with --plan")
+    if "://" in (options.out or ""):
+        raise InputError(f"out={options.out}: allowed is a folder; records come back here from wherever jobs run")
+
+
 def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
     """Backbones and methods that were asked for and cannot go together."""
     pairs = [(job.backbone, method) for job in jobs for method in methods if method not in job.methods]
@@ -110,7 +132,7 @@ def _train(
     todo: Sequence[Job], store: Store, options: Namespace, execute: Callable[..., None], console: Console
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs, or their parts, under a live display; how it ended."""
-    settings = Settings(options.data_dir, options.device, options.on_existing)
+    settings = Settings(options.data_dir, options.device, options.on_existing, options.timeout, options.retries)
     tracker = _tracker(todo, store, options)
     parts = None
     if options.seeds_per_job is not None:
@@ -167,12 +189,13 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
     for metric in TITLES:
         printed.print(to_terminal(make_entries(found, metric)))
     for text in notes(make_entries(found, "nll")):
-        printed.print(text)
+        printed.print(text, markup=False)
     for cell, record in cells:
         if record is not None and record["status"] == "failed":
-            last = record["error"].strip().splitlines()[-1]
             console.print(
-                f"failed: {cell.label}: {last} (traceback in {store.path(cell)})", markup=False, soft_wrap=True
+                f"failed: {cell.label}: {last_line(record['error'])} (traceback in {store.path(cell, failed=True)})",
+                markup=False,
+                soft_wrap=True,
             )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
     console.print(

@@ -19,6 +19,7 @@ from rich.text import Text
 from benchmarks.grid import METHODS, Cell, digest
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
+from benchmarks.texts import csv_text, markdown_text, printable
 from cst_lightning.protocols import PROTOCOLS
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
@@ -68,14 +69,15 @@ class Place:
         # by the values it ran with: what was the protocol of that name then need not be it now
         base = PROTOCOLS[protocol["name"]].to_dict() if protocol["name"] in PROTOCOLS else {}
         changes = {name: value for name, value in protocol.items() if name not in base or base[name] != value}
+        # a record may be of unknown origin; its names are shown in every format
         return cls(
-            identity["dataset"],
-            identity["backbone"],
+            printable(identity["dataset"]),
+            printable(identity["backbone"]),
             identity["method"],
             tuple(identity["seeds"]),
-            protocol["name"],
-            protocol["selection"],
-            changes,
+            printable(str(protocol["name"])),
+            printable(str(protocol["selection"])),
+            {printable(name): printable(v) if isinstance(v, str) else v for name, v in changes.items()},
         )
 
     @property
@@ -282,11 +284,12 @@ def notes(entries: Sequence[Entry]) -> list[str]:
 def to_markdown(entries: Sequence[Entry]) -> str:
     """One table for one metric, the paper's value under ours."""
     header, lines = _lines(entries)
+    header = list(map(markdown_text, header))
     out = [f"### {title(entries[0].metric)}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for line in lines:
         bold = line.bold or [False] * len(line.texts)
         texts = [f"**{text}**" if strong else text for text, strong in zip(line.texts, bold, strict=True)]
-        out.append(f"| {' | '.join([*line.names, *texts])} |")
+        out.append(f"| {' | '.join([*map(markdown_text, line.names), *texts])} |")
     return "\n\n".join(["\n".join(out), *notes(entries)]) + "\n"
 
 
@@ -303,13 +306,14 @@ def to_csv(entries: Sequence[Entry]) -> str:
     for entry in entries:
         ours, paper, place = entry.ours, entry.paper or ("", ""), entry.place
         share = entry.share(ours.mean) if ours else None
+        names = (place.protocol, place.settings, place.dataset, place.backbone, place.method)
         writer.writerow(
             [
-                place.protocol, place.settings, place.dataset, place.backbone, place.method, entry.metric, entry.status,
+                *map(csv_text, names), entry.metric, entry.status,
                 ours.n if ours else 0, len(place.seeds), ours.mean if ours else "",
                 "" if ours is None or math.isnan(ours.standard_error) else ours.standard_error, *paper,
                 entry.floor.mean if entry.floor else "", entry.constant.mean if entry.constant else "",
-                "" if share is None else share, place.selection, entry.oracle,
+                "" if share is None else share, csv_text(place.selection), entry.oracle,
             ]
         )  # fmt: skip
     return out.getvalue()
@@ -350,7 +354,7 @@ def to_terminal(entries: Sequence[Entry]) -> Table:
     n_names = len(lines[0].names)
     table = Table(title=title(entries[0].metric), title_justify="left")
     for number, column in enumerate(header):
-        table.add_column(column, justify="left" if number < n_names else "right")
+        table.add_column(Text(column), justify="left" if number < n_names else "right")
     previous: tuple[str, ...] = ()
     for line in lines:
         group = line.names[: n_names - 2] if line.kind == "ours" else (line.kind,)
@@ -362,6 +366,6 @@ def to_terminal(entries: Sequence[Entry]) -> Table:
         bold = line.bold or [False] * len(line.texts)
         dim = "dim" if line.kind == "paper" else ""
         texts = [Text(text, style="bold" if strong else dim) for text, strong in zip(line.texts, bold, strict=True)]
-        table.add_row(*names, *texts)
+        table.add_row(*map(Text, names), *texts)
         previous = group if line.kind != "paper" else previous
     return table

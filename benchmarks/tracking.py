@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import re
 import secrets
 import shutil
 import signal
@@ -22,10 +23,12 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.executors.local import Event, no_interrupt
+from benchmarks.executors.common import Event
+from benchmarks.executors.local import no_interrupt
 from benchmarks.grid import METHODS, Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
+from benchmarks.texts import redact
 from benchmarks.watching import Point
 from cst_lightning.errors import InputError
 
@@ -145,9 +148,9 @@ def _track(inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Trac
 def _token(folder: Path) -> str:
     """Names this sweep's runs among all of a project's: made once a folder."""
     path = folder / "wandb" / "sweep-id"
-    if not path.exists():
-        write_text(path, secrets.token_hex(4))
-    return path.read_text(encoding="utf-8").strip()
+    if not path.exists() or not re.fullmatch("[0-9a-f]{8}", path.read_text(encoding="utf-8", errors="replace")):
+        write_text(path, secrets.token_hex(4))  # it names folders: no other content is taken
+    return path.read_text(encoding="utf-8")
 
 
 @dataclass
@@ -201,7 +204,9 @@ class _Session:
         said = []
         folder = self.settings.folder
         if self.problems:
-            said.append(f"W&B failed {len(self.problems)} times, first: {self.problems[0]}; the sweep is whole.")
+            said.append(
+                f"W&B failed {len(self.problems)} times, first: {redact(self.problems[0])}; the sweep is whole."
+            )
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None and not self.gave_up else ""
             said.append(f"W&B: logged offline{why} to {folder / 'wandb'}. {_how_to_sync(folder)}")

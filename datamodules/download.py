@@ -7,6 +7,8 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
 import pooch
@@ -98,7 +100,7 @@ def load_source(source: Source, data_dir: str | Path | None = None) -> tuple[NDA
                     known_hash=f"sha256:{sha256}",
                     fname=name,
                     path=pooch.os_cache("cst-lightning"),
-                    downloader=pooch.HTTPDownloader(timeout=_TIMEOUT_S),
+                    downloader=pooch.HTTPDownloader(timeout=_TIMEOUT_S, hooks={"response": _https_only}),
                 )
             )
             for name, sha256, _ in source.files
@@ -114,6 +116,13 @@ def load_source(source: Source, data_dir: str | Path | None = None) -> tuple[NDA
                 f"nor OpenML data set {source.openml_id} ({_first_line(openml_error)}). Put the two files into a "
                 f"folder and name it with --data-dir FOLDER or {DATA_DIR_VARIABLE}"
             ) from libsvm_error
+
+
+def _https_only(response: Any, **options: Any) -> None:
+    """Refuse an answer that came, or sends on, without encryption."""
+    for address in (response.url, urljoin(response.url, response.headers.get("Location", ""))):
+        if not address.startswith("https://"):
+            raise OSError(f"{address} is not https")
 
 
 def _from_folder(folder: Path, source: Source, name: str, sha256: str, text_sha256: str) -> Path:

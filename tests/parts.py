@@ -1,8 +1,10 @@
 """Parts of one's own, most of them misbehaving, named by class path in the tests of the sweep."""
 
+import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -86,3 +88,63 @@ class Greedy(DirectMethod):
             bytearray(2 << 30)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class Terminated(DirectMethod):
+    name = "terminated"
+
+    def prepare(self, feedback):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Parent(DirectMethod):
+    """Starts a process of its own and hangs; the process id is in the file that the user's part is told of."""
+
+    name = "parent"
+
+    def prepare(self, feedback):
+        child = subprocess.Popen(["sleep", "600"])
+        Path(tempfile.gettempdir(), f"cst-child-{self.seeds[0]}").write_text(str(child.pid))
+        time.sleep(600)
+
+
+class OneNaN(DirectMethod):
+    """The loss of seed 1 is not a number from the second epoch on."""
+
+    name = "one_nan"
+
+    def entries(self, batch, rows):
+        entries = super().entries(batch, rows)
+        bad = torch.tensor([seed == 1 for seed in self.seeds])[:, None, None]
+        return (
+            entries
+            if self.trainer.current_epoch < 1
+            else entries._replace(weight=entries.weight.masked_fill(bad, torch.nan))
+        )
+
+
+class FlakyCoins(Coins):
+    """Kills the worker that draws it, once."""
+
+    def __init__(self, seeds, token: int = 0):
+        super().__init__(seeds)
+        self.marker = Path(tempfile.gettempdir(), f"cst-flaky-{token}")
+
+    def draw(self):
+        if multiprocessing.parent_process() is not None and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().draw()
+
+
+class Plain(DirectMethod):
+    name = "plain"
+
+
+class Leaky(DirectMethod):
+    """Fails with keys in its message."""
+
+    name = "leaky"
+
+    def prepare(self, feedback):
+        raise RuntimeError(f"login failed for {os.environ['WANDB_API_KEY']} and {os.environ['MY_TOKEN']}")

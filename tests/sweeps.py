@@ -16,8 +16,9 @@ def records(folder):
 
 
 def numbers(folder):
-    """What must not depend on how a sweep was run: all of a record but its provenance."""
-    return {name: {k: v for k, v in record.items() if k != "provenance"} for name, record in records(folder).items()}
+    """What must not depend on how a sweep was run: all of a record but its provenance, and the checksum over both."""
+    how = ("provenance", "checksum")
+    return {name: {k: v for k, v in record.items() if k not in how} for name, record in records(folder).items()}
 
 
 def farthest(one, other, path=""):

@@ -26,11 +26,12 @@ def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant
     torch.save(data.test.x, tmp_path / "x.pt")
     code = (
         f"import torch; from {type(module).__module__} import {type(module).__name__} as C; torch.set_num_threads(1); "
-        f"m = C.load_from_checkpoint({str(path)!r}, weights_only=True); x = torch.load({str(tmp_path / 'x.pt')!r}); "
+        f"m = C.load_from_checkpoint({str(path)!r}, weights_only=True); "
+        f"x = torch.load({str(tmp_path / 'x.pt')!r}, weights_only=True); "
         f"torch.save(m(x), {str(tmp_path / 'p.pt')!r})"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert torch.equal(torch.load(tmp_path / "p.pt"), module(data.test.x))
+    assert torch.equal(torch.load(tmp_path / "p.pt", weights_only=True), module(data.test.x))
 
 
 def test_training_resumed_from_a_checkpoint_gives_the_same_numbers(tmp_path):

@@ -59,7 +59,9 @@ LINES = [
     (page.stem, line)
     for page in PAGES
     for line in re.findall(
-        r"^    python -m benchmarks\.sweep (?!sync|status)(.*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE
+        r"^    python -m benchmarks\.sweep (?!sync|status|verify|merge)(.*?)(?:  +#.*)?$",
+        page.read_text(),
+        re.MULTILINE,
     )
 ]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.executors.local import Event
+from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, parse_seeds
 from benchmarks.job import Settings, cells_to_run, run_job
 from benchmarks.parts import Parts, cut

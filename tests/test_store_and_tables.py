@@ -1,5 +1,7 @@
 import math
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -29,7 +31,10 @@ def record(of, values, oracle=False, status="finished"):
         }
         for seed, value in zip(of.seeds, values, strict=True)
     ]
-    return {"identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x"}
+    return {
+        "identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x",
+        "protocol": of.protocol.to_dict(), "overrides": {}, "metrics": ["nll"], "provenance": {},
+    }  # fmt: skip
 
 
 def test_records_come_back_and_leave_no_rubbish(tmp_path):
@@ -51,19 +56,23 @@ def test_a_damaged_or_foreign_record_is_set_aside(tmp_path, content):
     assert store.read_all() == []
     store.write(one, record(one, [1, 2, 3]))
     assert store.read(one) is not None
-    assert store.path(one).with_suffix(".damaged").read_text() == content
+    (aside,) = (tmp_path / "set-aside").iterdir()
+    assert aside.name.startswith(store.path(one).stem)
+    assert aside.read_text() == content
 
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
-    store = Store(tmp_path)
-    (tmp_path / "cells").mkdir()
-    old, new = (tmp_path / "cells" / name for name in (".a.json.x1", ".b.json.x2"))
-    for path in (old, new):
+    code = "import os; from pathlib import Path; from benchmarks.store import replace_file; "
+    code += f"replace_file(Path({str(tmp_path)!r}, 'cells', 'a.json'), lambda path: os._exit(0))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (left,) = (tmp_path / "cells").iterdir()
+    writing = left.with_name(left.name.replace(left.name.split(".")[-2], str(os.getpid())))
+    elsewhere = left.with_name(left.name.replace(left.name.split(".")[-3], "another-host"))
+    for path in (writing, elsewhere):
         path.write_text("{")
-    os.utime(old, (0, 0))
-    store.check_writable()
-    assert not old.exists()
-    assert new.exists()  # another sweep may be writing it
+        os.utime(path, (0, 0))
+    Store(tmp_path).check_writable()
+    assert {path.name for path in (tmp_path / "cells").iterdir()} == {writing.name, elsewhere.name}
 
 
 def test_a_write_that_fails_leaves_the_old_record(tmp_path):

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Literal
 
 import torch
 
+from benchmarks.executors.common import INPUT, KEEP_MEMORY, ONE_THREAD, OUTPUT, Event, end, timed_out
 from benchmarks.grid import Job
 from benchmarks.job import Settings, run_job
-from benchmarks.records import failed_record
-from benchmarks.store import Store
-from benchmarks.watching import Message, Point
+from benchmarks.store import OutputError, Store
+from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-# glibc gives large freed blocks back to the system at once; a training step takes and frees the same ones over and over
-_KEEP_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-    "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    "MALLOC_TOP_PAD_": "67108864",
-}
-
-
-@dataclass(frozen=True)
-class Event:
-    """What happened to a job: it started, is alive, said something (``Message``), finished or failed (the error)."""
-
-    job: Job
-    kind: Literal["started", "alive", "progress", "point", "recorded", "finished", "failed"]
-    text: str = ""
-    share: float = 0.0
-    mib: float = 0.0
-    point: Point | None = None
+_Waiting = tuple[Job, tuple[str, ...]]  # a job and why its earlier attempts failed
 
 
 @dataclass
@@ -50,6 +34,8 @@ class _Running:
     job: Job
     process: BaseProcess
     connection: Connection
+    failures: tuple[str, ...]  # of its earlier attempts
+    deadline: float  # on the monotonic clock
     outcome: str | None = None  # "" when finished, else the error
 
 
@@ -59,37 +45,65 @@ def run_local(
     """Run ``jobs``, at most ``workers`` at a time; a job that fails or dies is recorded and the rest go on.
 
     On an exception here (Ctrl-C above all) the workers are ended before it goes on.
+
+    Raises:
+        OutputError: the store cannot be written, so that nothing further is worth its time.
     """
-    waiting, running = list(jobs), list[_Running]()
+    waiting, running = deque[_Waiting]((job, ()) for job in jobs), list[_Running]()
     with worker_context() as context:
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
-                    running.append(_start(context, waiting.pop(0), store, settings))
+                    running.append(_start(context, *waiting.popleft(), store, settings))
                     tell(Event(running[-1].job, "started"))
                 wait([*(one.connection for one in running), *(one.process.sentinel for one in running)], timeout=1.0)
                 for one in list(running):
-                    for event in _drain(one):
-                        tell(event)
-                    tell(Event(one.job, "alive"))
+                    _look_after(one, settings, tell)
                     if not one.process.is_alive():
-                        for event in _drain(one):
-                            tell(event)
                         running.remove(one)
-                        tell(_ended(one, store, settings))
+                        event = _ended(one, store, settings)
+                        if event.kind == "retried":
+                            waiting.append((one.job, (*one.failures, event.text)))
+                        tell(event)
         finally:
             for one in running:
-                one.process.kill()
-                one.process.join()
+                _kill(one.process)
 
 
-def _start(context: multiprocessing.context.BaseContext, job: Job, store: Store, settings: Settings) -> _Running:
+def _start(
+    context: multiprocessing.context.BaseContext, job: Job, failures: tuple[str, ...], store: Store, settings: Settings
+) -> _Running:
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, job, store, settings), daemon=True)  # type: ignore[attr-defined]
+    arguments = (theirs, job, store, settings, failures)
+    process = context.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
     with no_interrupt():
         process.start()
     theirs.close()
-    return _Running(job, process, ours)
+    return _Running(job, process, ours, failures, time.monotonic() + (settings.timeout or math.inf))
+
+
+def _look_after(one: _Running, settings: Settings, tell: Callable[[Event], None]) -> None:
+    """Hand on what a worker says, and end one that is over its time."""
+    alive = one.process.is_alive()
+    for event in _drain(one):
+        tell(event)
+    tell(Event(one.job, "alive"))
+    if alive and time.monotonic() > one.deadline:
+        _kill(one.process)
+        if one.outcome is None:
+            one.outcome = timed_out(settings)
+    if not one.process.is_alive():
+        for event in _drain(one):
+            tell(event)
+
+
+def _kill(process: BaseProcess) -> None:
+    """End a worker, and what it started: it leads a process group of its own."""
+    if process.pid is not None and hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
 
 
 def _drain(one: _Running) -> Iterator[Event]:
@@ -108,38 +122,41 @@ def _ended(one: _Running, store: Store, settings: Settings) -> Event:
     one.process.join()
     one.connection.close()
     error = one.outcome
-    if error == "":
-        return Event(one.job, "finished")
     if error is None:
+        _kill(one.process)  # it is gone, and its children may not be
         code = one.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         error = f"the worker process died ({how}) without an exception"
-    for cell in one.job.cells:
-        record = store.read(cell)
-        if record is None or record["status"] == "failed":
-            store.write(cell, failed_record(cell, error, settings.device))
-    return Event(one.job, "failed", error)
+    return end(one.job, error, one.failures, store, settings)
 
 
-def _work(connection: Connection, job: Job, store: Store, settings: Settings) -> None:
-    """A worker's life. It ends with its driver: the driver's end of the pipe closes when that dies."""
+def _work(connection: Connection, job: Job, store: Store, settings: Settings, failures: tuple[str, ...]) -> None:
+    """A worker's life. It ends with its driver, and its children with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's; it ends its workers
     torch.set_num_threads(1)
-
-    def watch() -> None:
-        try:
-            connection.recv()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    if hasattr(os, "setsid"):
+        os.setsid()
+    threading.Thread(target=_end_with_driver, daemon=True).start()
     try:
-        run_job(job, store, settings, connection.send)
+        run_job(job, store, settings, connection.send, failures)
         connection.send("")
     except InputError as error:
-        connection.send(f"InputError: {error}")
+        connection.send(f"{INPUT}{error}")
+    except OutputError as error:
+        connection.send(f"{OUTPUT}{error}")
+    except SystemExit as error:  # Lightning's answer to SIGTERM
+        connection.send(f"the worker process was ended ({type(error).__name__})")
     except Exception:
         connection.send(traceback.format_exc())
+
+
+def _end_with_driver() -> None:
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+    driver.join()
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 @contextmanager
@@ -158,10 +175,10 @@ def no_interrupt() -> Iterator[None]:
 @contextmanager
 def worker_context() -> Iterator[multiprocessing.context.BaseContext]:
     """How workers start: from a server that has the imports, with one thread each and memory that they keep."""
-    # a fork of a process that imported numerical libraries is safe on Linux alone
-    method = "forkserver" if sys.platform == "linux" else "spawn"
+    # a fork of a process that imported numerical libraries is safe on Linux alone; what the program has set is kept
+    method = multiprocessing.get_start_method(allow_none=True) or ("forkserver" if sys.platform == "linux" else "spawn")
     context = multiprocessing.get_context(method)
-    values = {**_ONE_THREAD, **_KEEP_MEMORY}
+    values = {**ONE_THREAD, **KEEP_MEMORY}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

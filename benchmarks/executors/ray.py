@@ -7,10 +7,12 @@ imported by whoever calls, and by nothing else.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +23,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.executors.local import _KEEP_MEMORY, _ONE_THREAD, Event, no_interrupt
+from benchmarks.executors.common import INPUT, KEEP_MEMORY, ONE_THREAD, Event, end, timed_out
+from benchmarks.executors.local import no_interrupt
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, run_job
-from benchmarks.records import failed_record
 from benchmarks.store import Record, Store
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
@@ -54,6 +56,8 @@ class _Task:
     started: bool = False
     outcome: str | None = None  # "" when finished, else the error
     deaths: int = 0  # of nodes under it
+    failures: tuple[str, ...] = ()  # why earlier attempts failed
+    deadline: float = math.inf
 
 
 def connect(cluster: Cluster) -> None:
@@ -122,14 +126,14 @@ def run_ray(
         num_gpus=cluster.gpus,
         num_returns="streaming",
         max_retries=0,  # a task run again by Ray would be taken for the rest of the first: it is submitted anew instead
-        runtime_env={"env_vars": {**dict.fromkeys(_ONE_THREAD, str(cluster.threads)), **_KEEP_MEMORY}},
+        runtime_env={"env_vars": {**dict.fromkeys(ONE_THREAD, str(cluster.threads)), **KEEP_MEMORY}},
     )
     waiting, running = deque(map(_Task, jobs)), list[_Task]()
 
     def submit(one: _Task) -> None:
         known = {cell.key: {"status": record["status"]} for cell in one.job.cells if (record := store.read(cell))}
         keys = [cell.key for cell in one.job.cells]
-        one.stream = task.remote(one.job, keys, known, settings, cluster.threads)
+        one.stream = task.remote(one.job, keys, known, settings, cluster.threads, one.failures)
         running.append(one)
 
     try:
@@ -139,12 +143,13 @@ def run_ray(
                 while waiting and (workers is None or len(running) < workers):
                     submit(waiting.popleft())
                 for one in _ready(running):
-                    if not _advance(one, store, tell):
+                    if not _advance(one, store, settings, tell):
                         running.remove(one)
-                        if one.outcome is None and 0 < one.deaths < _DEATHS:
-                            waiting.append(one)
-                        else:
-                            _end(one, store, settings, tell)
+                        waiting.extend(_again(one, store, settings, tell))
+                for one in running:
+                    if time.monotonic() > one.deadline and one.outcome is None:
+                        one.outcome = timed_out(settings)
+                        ray.cancel(one.stream, force=True)
     finally:
         for one in running:
             ray.cancel(one.stream, force=True)
@@ -159,7 +164,7 @@ def _ready(running: Sequence[_Task]) -> list[_Task]:
     return [one for one in running if id(one.stream) in ready]
 
 
-def _advance(one: _Task, store: Store, tell: Callable[[Event], None]) -> bool:
+def _advance(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> bool:
     """Take in the next thing that a job says; False where there is none."""
     ray = _ray()
     try:
@@ -173,7 +178,7 @@ def _advance(one: _Task, store: Store, tell: Callable[[Event], None]) -> bool:
         elif one.outcome is None:  # else it was done already
             one.outcome = _why(ray, error)
         return False
-    _start(one, tell)
+    _start(one, settings, tell)
     if isinstance(said, Message):
         tell(Event(one.job, said.kind, said.text, said.share, said.mib, said.point))
     elif isinstance(said, str):
@@ -194,25 +199,24 @@ def _why(ray: Any, error: Exception) -> str:
     return text or type(error).__name__
 
 
-def _start(one: _Task, tell: Callable[[Event], None]) -> None:
+def _start(one: _Task, settings: Settings, tell: Callable[[Event], None]) -> None:
     if not one.started:
-        one.started = True
+        one.started, one.deadline = True, time.monotonic() + (settings.timeout or math.inf)
         tell(Event(one.job, "started"))
 
 
-def _end(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> None:
-    _start(one, tell)  # it may have died before its first word
-    if one.outcome == "":
-        tell(Event(one.job, "finished"))
-        return
+def _again(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> list[_Task]:
+    """End a job; what is to run in its place, if anything is."""
+    if one.outcome is None and 0 < one.deaths < _DEATHS:
+        one.deadline = time.monotonic() + (settings.timeout or math.inf)
+        return [one]
+    _start(one, settings, tell)  # it may have died before its first word
     error = one.outcome
     if error is None:
         error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
-    for cell in one.job.cells:
-        record = store.read(cell)
-        if record is None or record["status"] == "failed":
-            store.write(cell, failed_record(cell, error, settings.device))
-    tell(Event(one.job, "failed", error))
+    event = end(one.job, error, one.failures, store, settings)
+    tell(event)
+    return [_Task(one.job, failures=(*one.failures, event.text))] if event.kind == "retried" else []
 
 
 def _ray() -> Any:
@@ -240,7 +244,7 @@ class _Records:
 
 
 def _work(
-    job: Job, keys: list[str], known: dict[str, Record], settings: Settings, threads: int
+    job: Job, keys: list[str], known: dict[str, Record], settings: Settings, threads: int, failures: tuple[str, ...]
 ) -> Iterator[Message | tuple[str, Record] | str]:
     """Messages and records of ``job`` as they come, then "" or the error."""
     said: SimpleQueue[Any] = SimpleQueue()
@@ -250,10 +254,10 @@ def _work(
         try:
             if keys != [cell.key for cell in job.cells]:
                 raise InputError("this node has another version of the code than the sweep: install the same on all")
-            run_job(job, _Records(known, said.put), settings, said.put)
+            run_job(job, _Records(known, said.put), settings, said.put, failures)
             said.put("")
         except InputError as error:
-            said.put(f"InputError: {error}")
+            said.put(f"{INPUT}{error}")
         except Exception:
             said.put(traceback.format_exc())
         finally:

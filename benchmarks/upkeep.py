@@ -1,0 +1,111 @@
+"""Looking after stores: ``sweep verify DIR`` checks one, ``sweep merge A B --out C`` joins several machines'."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from benchmarks.grid import digest
+from benchmarks.report import write_tables
+from benchmarks.store import Record, Store, replace_file
+from benchmarks.texts import printable
+from cst_lightning.errors import InputError
+
+_MOST_NAMED = 10  # contradictions; one is enough to look into
+
+
+def verify(folder: Path) -> int:
+    """Say of every file among the records whether it is one; the exit status is 1 if a file is not."""
+    if not (folder / "cells").is_dir():
+        raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
+    store = Store(folder)
+    records, faults = store.read_all(), store.faults()
+    for path, fault in faults:
+        print(f"{printable(str(path))}: {fault}")
+    failed = sum(record["status"] == "failed" for record in records)
+    older = sum("checksum" not in record for record in records)
+    print(
+        f"{len(records)} records ({failed} of cells that failed), {len(records) - older} with the checksum of their "
+        f"content, {older} of an older version that has none; {len(faults)} other files"
+        + (": the next sweep in this folder sets them aside and runs their cells again" if faults else "")
+    )
+    return 1 if faults else 0
+
+
+def merge(arguments: Sequence[str]) -> int:
+    """Join stores into one and write its tables; the exit status is 1 if a file was left out as no record."""
+    parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False)
+    parser.add_argument("folders", type=str, nargs="+", help="folders that sweeps wrote")
+    parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
+    options = parser.parse_args(list(arguments))
+    sources, out = [Store(Path(folder)) for folder in options.folders], Store(Path(options.out))
+    for source in sources:
+        if not source.read_all():
+            raise InputError(f"{source.folder} holds no records (cells/*.json): name a folder that a sweep wrote")
+    out.check_writable()
+    chosen = _choose([out, *sources])
+    for path, fault in out.set_aside_faults():
+        print(f"set aside: {printable(str(path))} ({fault})")
+    for path in chosen.values():
+        out.adopt(path)
+    for source in sources:
+        for path in sorted((source.folder / "sweeps").glob("*.json")):
+            if not _copy(path, out.folder / "sweeps" / path.name):
+                print(f"{path} asks for other cells than {out.folder / 'sweeps' / path.name}, which was kept")
+    write_tables(out)
+    faults = [found for source in sources for found in source.faults()]
+    for path, fault in faults:
+        print(f"left out, since it is no record: {printable(str(path))} ({fault})")
+    print(f"{len(chosen)} records of {len(sources)} folders are in {out.folder}")
+    return 1 if faults else 0
+
+
+def _choose(stores: Sequence[Store]) -> dict[str, Path]:
+    """The file of each cell: the first that finished, else the first. Two that finished must agree."""
+    best: dict[str, tuple[Path, Record]] = {}
+    contradictions = []
+    for store in stores:
+        for key, (path, record) in store.found().items():
+            known = best.get(key)
+            if known is None or (known[1]["status"], record["status"]) == ("failed", "finished"):
+                best[key] = path, record
+            elif known[1]["status"] == record["status"] == "finished" and (difference := _difference(known[1], record)):
+                contradictions.append(f"{known[0]} and {path}: {difference}")
+    if contradictions:
+        more = len(contradictions) - _MOST_NAMED
+        raise InputError(
+            f"nothing was merged: {len(contradictions)} cells have two results. "
+            + "; ".join(contradictions[:_MOST_NAMED])
+            + (f"; and {more} more" if more > 0 else "")
+            + ". Move away the file that is not to be kept"
+        )
+    return {key: path for key, (path, _) in best.items()}
+
+
+def _difference(one: Record, other: Record) -> str:
+    """In what the values of two records of a cell differ, if in anything; where and when they were made is no value."""
+    place = f"{one['identity']['dataset']}/{one['identity']['backbone']}/{one['identity']['method']}"
+    for mine, theirs in zip(one["results"], other["results"], strict=False):
+        for metric in mine["metrics"]:
+            a, b = mine["metrics"][metric], theirs["metrics"].get(metric)
+            if a != b:
+                return f"{place}, seed {mine['seed']}, {metric} is {a} and {b}"
+    for name in sorted((one.keys() & other.keys()) - {"provenance", "checksum"}):
+        if _plain(one[name]) != _plain(other[name]):
+            return f"{place} differs in {name}"
+    return ""
+
+
+def _plain(value: Any) -> str:
+    return digest({"": value})
+
+
+def _copy(source: Path, target: Path) -> bool:
+    """Copy a file where none stands; whether the target then has the source's content."""
+    if not target.exists():
+        replace_file(target, lambda temporary: shutil.copyfile(source, temporary))
+    return target.read_bytes() == source.read_bytes()

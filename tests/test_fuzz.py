@@ -1,0 +1,312 @@
+"""Laws over inputs that nobody thought of: configurations, feedback records, data files, histories of a store."""
+
+import bz2
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from benchmarks import store as store_module
+from benchmarks.grid import METHODS, PRESETS, Cell, backbones, digest
+from benchmarks.options import jobs_of, make_parser, save_options, saved_jobs
+from benchmarks.store import OutputError, Store
+from benchmarks.sweep import main
+from benchmarks.upkeep import merge
+from cst_lightning import Feedback, InputError, get_protocol
+from cst_lightning.protocols import PROTOCOLS, Protocol
+from cst_lightning.selection import RULES
+from datamodules.catalogue import DataSpec
+from datamodules.files import read_arff, read_libsvm
+from tests.test_store_and_tables import cell, record
+
+# --- configurations -----------------------------------------------------------------------------------
+
+NAMES = ["D1", "D3", "D5@K=4,o=2", "D1@n=100,unlogged=1", "scene", "yeast", "moons", "multilabel"]
+OVERRIDES = {
+    "hidden": st.integers(1, 500), "dropout": st.floats(0, 0.99), "learning_rate": st.floats(1e-6, 1.0),
+    "batch_size": st.integers(2, 1000), "shuffle": st.booleans(), "max_epochs": st.integers(1, 10**6),
+    "stopping": st.sampled_from(["fixed", "converged"]), "rounds": st.integers(1, 9), "cvat_eps": st.floats(0.01, 10),
+    "labels": st.sampled_from(["hard", "soft"]), "holdout": st.floats(0.01, 0.9), "propensity_floor": st.floats(0, 0.5),
+    "depth": st.integers(2, 9),
+}  # fmt: skip
+VALID = st.fixed_dictionaries(
+    {
+        "preset": st.sampled_from(sorted(PRESETS)),
+        "protocol": st.sampled_from(sorted(PROTOCOLS)),
+        "datasets": st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+        "backbones": st.lists(st.sampled_from(["dm", "hsic", "udm", "dm_early"]), min_size=1, max_size=2, unique=True),
+        "methods": st.lists(st.sampled_from(sorted(METHODS)), min_size=1, unique=True),
+        "seeds": st.lists(st.integers(0, 10**6), min_size=1, max_size=4, unique=True),
+        "cvat-weights": st.lists(st.floats(1e-3, 100), min_size=1, max_size=3, unique=True),
+        "selection": st.sampled_from(sorted(RULES)),
+        "override": st.fixed_dictionaries({}, optional=OVERRIDES),
+    }
+)
+
+
+def command(given):
+    """As a person would type it."""
+    words = []
+    for name, value in given.items():
+        if name == "override":
+            words += [word for field, v in value.items() for word in (f"--override.{field}", said(v))]
+        else:
+            words += [f"--{name}", *(map(said, value) if isinstance(value, list) else [said(value)])]
+    return words
+
+
+def said(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@settings(max_examples=40)
+@given(VALID)
+def test_a_valid_configuration_plans_is_saved_and_comes_back_the_same(tmp_path_factory, given_options):
+    folder = tmp_path_factory.mktemp("configuration")
+    try:
+        options = make_parser().parse_args(command(given_options))
+        jobs = jobs_of(options)
+    except InputError as error:  # a combination that the checks refuse: one line that says what is allowed
+        refused = str(error)
+        assert "\n" not in refused
+        return
+    save_options(options, folder)
+    again, problems = saved_jobs(folder)
+    assert problems == []
+    assert [cell.key for job in again for cell in job.cells] == [cell.key for job in jobs for cell in job.cells]
+    for job in jobs:
+        assert str(DataSpec.parse(str(job.dataset))) == str(job.dataset)
+        for one in job.cells:
+            identity = json.loads(json.dumps(one.identity))
+            assert (identity, digest(identity)) == (one.identity, one.key)
+            protocol = Protocol(**{**one.protocol.to_dict(), "max_epochs_cst": tuple(one.protocol.max_epochs_cst)})
+            protocol = get_protocol(json.loads(json.dumps(protocol.to_dict())))
+            assert Cell(one.dataset, one.backbone, one.method, one.seeds, protocol).key == one.key
+
+
+TEXT = st.text(max_size=12) | st.sampled_from(
+    ["D1@", "D1@o=", "@", "dm.", ".", "-1", "nan", "1e999", "0..", "null", "{}", "[", "\x00"]
+)
+FIELDS = sorted(set(Protocol.__dataclass_fields__) - {"name"})
+INVALID = st.one_of(
+    st.tuples(
+        st.sampled_from(["--datasets", "--backbones", "--methods", "--preset", "--protocol", "--selection"]), TEXT
+    ),
+    st.tuples(st.sampled_from(["--seeds", "--cvat-weights", "--workers", "--timeout", "--retries", "--device"]), TEXT),
+    st.tuples(
+        st.sampled_from(FIELDS).map("--override.{}".format), TEXT | st.floats().map(str) | st.integers().map(str)
+    ),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(INVALID, min_size=1, max_size=3))
+def test_any_other_configuration_is_a_clear_error_before_any_work(tmp_path_factory, words):
+    folder = tmp_path_factory.getbasetemp() / "never-made"
+    arguments = [word for pair in words for word in pair]
+    try:
+        status = main([*arguments, "--plan", "--out", str(folder)])
+    except SystemExit as stop:  # a text that asks for help, such as -h
+        status = stop.code
+    assert status in (0, 2)
+    assert not folder.exists()
+
+
+# --- records of data ----------------------------------------------------------------------------------
+
+ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 4))
+VALUES = st.sampled_from([0, 1, 2, 3, -1, -2, 0.5, math.nan, math.inf, -math.inf, 1e300, 2**40])
+
+
+@settings(max_examples=150)
+@given(ARRAYS, st.data())
+def test_a_feedback_record_is_whole_or_an_error(sizes, data):
+    n_seeds, n_rows, n_features = sizes
+    lead = (n_seeds,) if n_seeds else ()
+
+    def array(*shape):
+        values = data.draw(st.lists(VALUES, min_size=1, max_size=5))
+        return np.resize(np.array(values, dtype=float), shape)
+
+    x = array(*lead, n_rows, n_features) if data.draw(st.booleans()) else np.ones((*lead, n_rows, n_features))
+    action, outcome = array(*lead, n_rows), array(*lead, data.draw(st.sampled_from([n_rows, n_rows + 1])))
+    n_actions, n_outcomes = data.draw(st.integers(-1, 4)), data.draw(st.integers(-1, 4))
+    try:
+        log = Feedback(x, action, outcome, n_actions, n_outcomes)
+    except InputError:
+        return
+    assert torch.isfinite(log.x).all()
+    assert ((log.action >= 0) & (log.action < n_actions)).all()
+    assert (log.outcome < n_outcomes).all()
+    assert log.x.shape[:2] == log.action.shape == log.outcome.shape
+
+
+# --- data files ---------------------------------------------------------------------------------------
+
+TOKENS = st.sampled_from(
+    ["0", "1", "3", "0,2", ",", "1:1", "2:0.5", "3:-1e3", "4:1", "1:", ":1", "1:nan", "1:inf", "#", "1:1:1", "x", "1_0",
+     "\x00", "1e400", "0x1", "٣", "\u2028", "-0", "1.0", "9" * 400, "1:" + "9" * 5000]
+)  # fmt: skip
+LINES = st.lists(st.lists(TOKENS, max_size=6).map(" ".join), max_size=6).map("\n".join)
+
+
+@settings(max_examples=300)
+@given(LINES.map(str.encode) | st.binary(max_size=200))
+def test_the_libsvm_reader_reads_or_says_why_not(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzz.svm"
+    for name, written in (
+        (path, content),
+        (path.with_suffix(".bz2"), bz2.compress(content)),
+        (path.with_suffix(".gz"), content),
+    ):
+        name.write_bytes(written)
+        try:
+            x, y = read_libsvm(name, n_features=3, n_labels=4)
+        except InputError as error:
+            refused = str(error)
+            assert name.name in refused
+            continue
+        assert x.shape[1:] == (3,)
+        assert y.shape == (len(x), 4)
+        assert np.isfinite(x).all()
+        assert np.isin(y, (0, 1)).all()
+
+
+ARFF_LINES = st.sampled_from(
+    ["@relation r", "@RELATION", "@attribute a numeric", "@attribute 'b c' {0,1}", "@attribute l {0,1}",
+     "@attribute l {TRUE,FALSE}",
+     "@attribute d date 'yyyy'", "@attribute s string", "@attribute", "@attribute l", "@attribute l {", "@data", "@end",
+     "1,0", "1,0,1", "?,1", "{0 1}", "nan,1", "1e999,0", "'1',0", "%", "", "\x00", "a,b", "TRUE",
+     "1,TRUE", "@attribute r relational"]
+)  # fmt: skip
+ARFF = st.lists(ARFF_LINES, max_size=12).map("\n".join)
+
+
+@settings(max_examples=300)
+@given(ARFF.map(str.encode) | st.binary(max_size=200))
+def test_the_arff_reader_reads_or_says_why_not(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzz.arff"
+    path.write_bytes(content)
+    try:
+        x, y = read_arff(path, labels=["l"])
+    except InputError as error:
+        refused = str(error)
+        assert "fuzz.arff" in refused
+        return
+    assert len(x) == len(y) > 0
+    assert np.isfinite(x).all()
+    assert np.isin(y, (0, 1)).all()
+
+
+# --- a store ------------------------------------------------------------------------------------------
+
+CELLS = [cell(method, backbone) for method in ("backbone", "pl") for backbone in ("dm", "udm")]
+WHICH = st.integers(0, len(CELLS) - 1)
+
+
+class Killed(BaseException):
+    """Stands for a writer that dies."""
+
+
+class Histories(RuleBasedStateMachine):
+    """A store under writes, failures, kills in a write, damage, copies and merges: no finished result is lost."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = store_module.Path(store_module.tempfile.mkdtemp(prefix="cst-history-"))
+        self.store = Store(self.folder / "main")
+        self.finished, self.aside = set(), 0
+
+    def teardown(self):
+        store_module.shutil.rmtree(self.folder)
+
+    @rule(number=WHICH)
+    def finish(self, number):
+        self.store.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
+        self.finished.add(number)
+
+    @rule(number=WHICH)
+    def fail(self, number):
+        self.store.write(CELLS[number], record(CELLS[number], [0, 0, 0], status="failed"))
+
+    @rule(number=WHICH, step=st.sampled_from(["fsync", "replace"]), error=st.sampled_from([Killed, OSError]))
+    def die_in_a_write(self, number, step, error):
+        def stop(*arguments):
+            raise error
+
+        patch = pytest.MonkeyPatch()
+        patch.setattr(store_module.os if step == "fsync" else store_module.Path, step, stop)
+        with pytest.raises((Killed, OutputError)):
+            store_module.write_text(self.store.path(CELLS[number]), "{}")
+        patch.undo()
+
+    @rule(number=WHICH, cut=st.floats(0, 0.99), failed=st.booleans())
+    def tear(self, number, cut, failed):
+        path = self.store.path(CELLS[number], failed=failed)
+        if path.exists():
+            content = path.read_bytes()
+            path.write_bytes(content[: int(cut * len(content))])
+            if not failed:
+                self.finished.discard(number)
+
+    @rule(number=WHICH, other=WHICH)
+    def copy_over(self, number, other):
+        path, target = self.store.path(CELLS[number]), self.store.path(CELLS[other])
+        if number != other and path.exists():
+            target.write_bytes(path.read_bytes())
+            self.finished.discard(other)
+
+    @rule(number=WHICH)
+    def copy_beside(self, number):
+        path = self.store.path(CELLS[number])
+        if path.exists():
+            path.with_name(f"copy of {path.name}").write_bytes(path.read_bytes())
+
+    @precondition(lambda self: self.store.faults())
+    @rule()
+    def set_aside(self):
+        n_files = len(list((self.store.folder / "cells").iterdir())) + len(list(self.folder.rglob("set-aside/*")))
+        faults = self.store.faults()
+        assert len(self.store.set_aside_faults()) == len(faults)
+        assert self.store.faults() == []
+        after = len(list((self.store.folder / "cells").iterdir())) + len(list(self.folder.rglob("set-aside/*")))
+        assert after == n_files  # nothing is deleted
+
+    @precondition(lambda self: self.finished and not self.store.faults())
+    @rule(number=WHICH)
+    def merge_with_another(self, number):
+        other = Store(self.folder / "other")
+        other.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
+        assert merge([str(self.store.folder), str(other.folder), "--out", str(self.store.folder)]) == 0
+        self.finished.add(number)
+
+    @invariant()
+    def what_finished_is_there(self):
+        for number, one in enumerate(CELLS):
+            found = self.store.read(one)
+            assert (found is not None and found["status"] == "finished") == (number in self.finished)
+            if number in self.finished:
+                assert found["results"][0]["metrics"]["nll"] == number
+        keys = [digest(found["identity"]) for found in self.store.read_all()]
+        assert len(keys) == len(set(keys))
+        assert {CELLS[number].key for number in self.finished} <= set(keys)
+
+
+@pytest.fixture(autouse=True)
+def no_tables(monkeypatch):
+    monkeypatch.setattr("benchmarks.upkeep.write_tables", lambda store: None)
+
+
+def test_a_store_loses_nothing_whatever_happens_to_it():
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(Histories, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+
+
+def test_backbones_are_there_for_the_fuzzing():
+    assert {"dm", "hsic", "udm", "dm_early"} <= set(backbones().found)

@@ -1,0 +1,280 @@
+"""Stores that were damaged, mixed up, written by several, checked and joined."""
+
+import json
+import shutil
+import threading
+
+import pytest
+
+from benchmarks.store import Store, checksum, examine, sealed
+from benchmarks.sweep import main
+from tests.sweeps import TINY, numbers, records, start
+from tests.test_store_and_tables import cell, record
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    assert main([*TINY, "--workers", "1", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def of_method(folder, method):
+    (path,) = (folder / "cells").glob(f"*-{method}-*.json")
+    return path
+
+
+def test_every_record_has_the_checksum_of_its_content(whole, capsys):
+    for found in records(whole).values():
+        assert found["checksum"] == checksum(found)
+    assert main(["verify", str(whole)]) == 0
+    assert "3 records (0 of cells that failed), 3 with the checksum of their content" in capsys.readouterr().out
+
+
+def torn(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def changed(path):
+    content = json.loads(path.read_text())
+    content["results"][0]["metrics"]["nll"] += 1e-12
+    path.write_text(json.dumps(content))
+
+
+def a_zero_block(path):
+    content = bytearray(path.read_bytes())
+    content[100:200] = bytes(100)
+    path.write_bytes(content)
+
+
+def something_else(path):
+    path.write_text('{"name": "cst", "version": 3}')
+
+
+def of_another_cell(path):
+    shutil.copyfile(of_method(path.parent.parent, "backbone"), path)
+
+
+DAMAGES = {
+    torn: "torn or damaged: no whole JSON",
+    emptied: "torn or damaged: no whole JSON",
+    changed: "damaged: its checksum is not that of its content",
+    a_zero_block: "torn or damaged",
+    something_else: "no record of a cell",
+    of_another_cell: "a copy of moons-dm-backbone",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_named_set_aside_and_only_its_cell_is_run_again(damage, whole, run, capsys):
+    path = of_method(run, "pl")
+    damage(path)
+    content = path.read_bytes()
+    others = {file: file.stat().st_mtime_ns for file in (run / "cells").iterdir() if file != path}
+    assert main(["verify", str(run)]) == 1
+    assert f"{path}: {DAMAGES[damage]}" in capsys.readouterr().out
+    assert main([*TINY, "--workers", "1", "--out", str(run)]) == 0
+    assert f"({DAMAGES[damage]}" in capsys.readouterr().err
+    (aside,) = (run / "set-aside").iterdir()
+    assert aside.name.startswith(path.stem)
+    assert aside.read_bytes() == content
+    assert numbers(run) == numbers(whole)
+    assert {file: file.stat().st_mtime_ns for file in others} == others
+    assert main(["verify", str(run)]) == 0
+
+
+def test_copies_and_foreign_files_are_set_aside_and_no_cell_is_run_again(whole, run, capsys):
+    path = of_method(run, "pl")
+    shutil.copyfile(path, path.with_name("copy-" + path.name))
+    shutil.copyfile(path, path.with_name(path.stem + " (copy).json"))
+    path.with_name("notes.txt").write_text("mine")
+    assert len(Store(run).read_all()) == 3
+    assert main(["verify", str(run)]) == 1
+    assert main([*TINY, "--workers", "1", "--out", str(run)]) == 0
+    assert "3 already recorded" in capsys.readouterr().err
+    assert len(list((run / "set-aside").iterdir())) == 3
+    assert numbers(run) == numbers(whole)
+
+
+def test_a_record_without_a_checksum_is_of_an_older_version(run, capsys):
+    path = of_method(run, "pl")
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    path.write_text(json.dumps(content))
+    assert main(["verify", str(run)]) == 0
+    assert "1 of an older version that has none" in capsys.readouterr().out
+    assert main([*TINY, "--workers", "1", "--out", str(run)]) == 0
+    assert "3 already recorded" in capsys.readouterr().err
+
+
+def test_a_failure_never_replaces_what_another_sweep_finished(tmp_path):
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3]))
+    store.write(one, record(one, [1, 2, 3], status="failed") | {"error": "late"})
+    assert store.read(one)["status"] == "finished"
+    assert [found["status"] for found in store.read_all()] == ["finished"]
+    store.write(one, record(one, [1, 2, 3]))
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+
+
+def test_a_failure_is_replaced_by_a_success_wherever_an_older_version_put_it(tmp_path):
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3], status="failed"))
+    store.path(one, failed=True).rename(store.path(one))
+    assert store.read(one)["status"] == "failed"
+    store.write(one, record(one, [1, 2, 3]))
+    assert store.read(one)["status"] == "finished"
+    assert store.faults() == []
+
+
+def test_a_good_record_that_comes_while_a_bad_one_is_moved_stays(tmp_path, monkeypatch):
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3]))
+    assert store._set_aside(store.path(one)) is None  # found bad a moment ago, good by now
+    assert store.read(one) is not None
+    store.path(one).unlink()
+    assert store._set_aside(store.path(one)) is None  # moved by the other sweep
+
+
+def test_names_of_records_are_no_paths(tmp_path):
+    one = cell()
+    identity = one.identity | {"dataset": "../../etc/passwd", "backbone": "a\x1b[2J\n/../" + "b" * 500}
+    vars(one)["identity"] = identity
+    Store(tmp_path).write(one, record(one, [1, 2, 3]) | {"identity": identity})
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert path.parent == tmp_path / "cells"
+    assert path.name.isprintable()
+    assert not path.name.startswith(".")
+    assert Store(tmp_path).read(one) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, "NaN", '"\\ud800"', "1" * 5000, "null", "\x00", '{"identity": {"seeds": 1}}'],
+)
+def test_no_content_of_a_file_is_more_than_a_fault(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    found, fault = examine(path)
+    assert found is None
+    assert fault
+
+
+def test_two_sweeps_at_once_lose_and_mix_nothing(whole, tmp_path):
+    arguments = [*TINY, "--workers", "1", "--out", str(tmp_path)]
+    both = [start(arguments) for _ in range(2)]
+    for process in both:
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    assert numbers(tmp_path) == numbers(whole)
+    assert main(["verify", str(tmp_path)]) == 0
+    assert not (tmp_path / "set-aside").exists()
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_eight_writers_and_a_reader_that_sets_aside_lose_nothing(tmp_path):
+    store = Store(tmp_path)
+    cells = [cell(method, backbone) for method in ("backbone", "pl", "pl_cvat") for backbone in ("dm", "udm")]
+    errors = []
+
+    def write(number):
+        try:
+            for one in cells:
+                store.write(one, record(one, [1, 2, 3], status="failed" if number % 2 else "finished"))
+                store.set_aside_faults()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert {store.read(one)["status"] for one in cells} == {"finished"}
+    assert not (tmp_path / "set-aside").exists()
+
+
+# --- merging ------------------------------------------------------------------------------------------
+
+
+def stores(tmp_path, **contents):
+    """Folders of records: by name, the values of each method (None: it failed)."""
+    for name, values in contents.items():
+        for method, value in values.items():
+            one = cell(method)
+            content = record(one, [value] * 3, status="failed" if value is None else "finished")
+            Store(tmp_path / name).write(one, content | {"provenance": {"finished": name, "git_commit": None}})
+    return [str(tmp_path / name) for name in contents]
+
+
+def values(folder):
+    return {
+        found["identity"]["method"]: found["results"][0]["metrics"]["nll"] if found["status"] == "finished" else None
+        for found in Store(folder).read_all()
+    }
+
+
+@pytest.fixture
+def no_tables(monkeypatch):
+    monkeypatch.setattr("benchmarks.upkeep.write_tables", lambda store: None)
+
+
+def test_stores_of_several_machines_become_one(tmp_path, no_tables):
+    folders = stores(tmp_path, a={"backbone": 1.0, "pl": None}, b={"pl": 2.0, "pl_cvat": None})
+    assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 0
+    assert values(tmp_path / "c") == {"backbone": 1.0, "pl": 2.0, "pl_cvat": None}
+    assert main(["merge", *folders, "--out", folders[0]]) == 0  # into one of them
+    assert values(tmp_path / "a") == values(tmp_path / "c")
+    assert main(["verify", folders[0]]) == 0
+    assert (tmp_path / "a" / "cells" / Store(tmp_path).path(cell("backbone")).name).exists()
+
+
+def test_a_contradiction_is_refused_and_nothing_is_written(tmp_path, no_tables, capsys):
+    folders = stores(tmp_path, a={"backbone": 1.0, "pl": 2.0}, b={"backbone": 1.0, "pl": 2.0000001})
+    assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 2
+    said = capsys.readouterr().err
+    assert "1 cells have two results" in said
+    assert "D1/dm/pl, seed 0, nll is 2.0 and 2.0000001" in said
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_merge_leaves_out_what_is_no_record_and_says_so(tmp_path, no_tables, capsys):
+    folders = stores(tmp_path, a={"backbone": 1.0}, b={"pl": 2.0, "pl_cvat": 3.0})
+    torn(Store(tmp_path / "b").path(cell("pl")))
+    Store(tmp_path / "b").path(cell("pl")).write_text("{")
+    assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 1
+    assert "left out, since it is no record" in capsys.readouterr().out
+    assert values(tmp_path / "c") == {"backbone": 1.0, "pl_cvat": 3.0}
+    assert main(["merge", str(tmp_path / "none"), "--out", str(tmp_path / "d")]) == 2
+    assert main(["merge", *folders]) == 2
+    assert "required: out" in capsys.readouterr().err
+
+
+def test_a_merged_run_goes_on_like_any_other(whole, run, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    of_method(run, "pl").unlink()
+    of_method(other, "backbone").unlink()
+    assert main(["merge", str(run), str(other), "--out", str(tmp_path / "both")]) == 0
+    assert numbers(tmp_path / "both") == numbers(whole)
+    assert (tmp_path / "both" / "tables.md").read_text() == (whole / "tables.md").read_text()
+    assert main([*TINY, "--out", str(tmp_path / "both")]) == 0
+    assert "3 already recorded" in capsys.readouterr().err
+
+
+def test_a_checksum_holds_what_will_be_read():
+    content = {"a": (1, 2.5), "b": {"1": None}}
+    assert sealed(content)["a"] == [1, 2.5]
+    assert sealed(sealed(content)) == sealed(content)
+    assert checksum(sealed(content)) == sealed(content)["checksum"]
