@@ -336,11 +336,12 @@ def _read_dataset(path: Path, form: Format, columns: Roles, rows: int | None) ->
 
 def _dataset_batches(path: Path, form: Format, columns: Roles, rows_per_batch: int) -> Iterator[pa.Table]:
     found, names = _open_dataset(path, form, columns)
-    # read ahead of one part only: that bounds memory
-    batches = found.to_batches(columns=names, batch_size=rows_per_batch, batch_readahead=1, fragment_readahead=1)
     try:
-        for batch in batches:
-            yield pa.Table.from_batches([batch])
+        for fragment in found.get_fragments():
+            # one row group at a time: a scan of the whole would read up to a gigabyte ahead of a slow reader
+            for part in fragment.split_by_row_group() if form.kind == "parquet" else [fragment]:
+                for batch in part.to_batches(schema=found.schema, columns=names, batch_size=rows_per_batch):
+                    yield pa.Table.from_batches([batch])
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path}: cannot be read as {form}: {str(error).splitlines()[0]}") from None
 

@@ -129,6 +129,19 @@ def test_types_of_a_stream_hold_for_the_whole_file(tmp_path):
     assert parts[-1]["age"].iloc[-1] == 7.5
 
 
+def test_memory_of_a_stream_does_not_grow_with_the_file(tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "log.parquet"
+    schema = pa.schema([(f"x{i}", pa.float64()) for i in range(20)])
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(30):
+            writer.write_table(pa.table(list(rng.random((20, 10_000))), schema=schema))
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in read_batches(path, 5_000):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert path.stat().st_size > 40e6
+    assert most < 25e6  # some row groups, and not the file
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
