@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from cst_lightning.candidates import N_FOLDS, folds, train_candidates
 from cst_lightning.catalogue import METHODS, backbones
@@ -24,6 +23,7 @@ from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
 from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
@@ -180,7 +180,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             )
         self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
         x = self.encoder_.transform(frame)
-        given = None if propensity is None else _propensity(propensity, taken, len(actions.values))
+        given = None if propensity is None else whole_propensity(propensity, taken, len(actions.values))
         _warn_of_rare(actions, outcomes, taken, seen)
         n_actions, n_outcomes = len(actions.values), len(outcomes.values)
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
@@ -316,30 +316,6 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-def _propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Tensor:
-    """``[N, K]`` from that or from the propensity of the action taken; the others then share the rest evenly.
-
-    (Nothing looks at those of the actions not taken.)
-    """
-    value = np.asarray(given, float)
-    n_rows = len(taken)
-    if value.shape not in ((n_rows,), (n_rows, n_actions)):
-        raise InputError(f"propensity has shape {value.shape}: allowed are ({n_rows},) and ({n_rows}, {n_actions})")
-    of_taken = value if value.ndim == 1 else value[np.arange(n_rows), taken]
-    wrong = np.flatnonzero(~((of_taken > 0) & (of_taken <= 1)))
-    if len(wrong):
-        shown = ", ".join(f"{of_taken[row]:g} in row {row}" for row in wrong[:5])
-        raise InputError(f"propensity of the action taken is {shown}: allowed is above 0, at most 1")
-    if value.ndim == 2:
-        return torch.from_numpy(value)
-    rest = (1 - value) / max(1, n_actions - 1)
-    if n_actions == 1 and (value < 1).any():
-        raise InputError(f"propensity is {value.min():g} in row {value.argmin()}: with one action it is 1")
-    every = np.repeat(rest[:, None], n_actions, 1)
-    every[np.arange(n_rows), taken] = value
-    return torch.from_numpy(every)
 
 
 def _warn_of_rare(actions: Labels, outcomes: Labels, taken: NDArray[np.int64], seen: NDArray[np.int64]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
 
 MIN_ROWS = 20
-#: distinct values of a text column from which a warning says that they get hashed
-MANY_CATEGORIES = 1_000
 #: distinct actions or outcomes above which a column cannot be meant as one
 MAX_LABELS = 1_000
 
@@ -280,13 +277,6 @@ def _check_values_of_feature(tallied: pd.DataFrame, name: str, categorical: bool
     text = kind in ("text", "mixed")
     if text and not categorical:
         _check_text(tallied, name, where)
-    if (text or categorical) and len(tallied) >= MANY_CATEGORIES:
-        warnings.warn(
-            f"{where}: column {name!r} has {len(tallied)} categories: they get hashed; if it is an identifier, leave "
-            "it out of the features",
-            UserWarning,
-            stacklevel=2,
-        )
 
 
 def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:

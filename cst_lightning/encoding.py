@@ -99,10 +99,9 @@ def _series(role: str, column: Any) -> pd.Series[Any]:
 
 
 def _written(value: Label) -> str:
-    """How a label looks to a person: 1, 1.0, True and "1 " are the same or not."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip()
+    """What a person takes for the same label: 1, 1.0, "1", "1.0" and "1 "."""
+    text = str(value).strip()
+    return text[: -len(".0")] if text.endswith(".0") and text[: -len(".0")].lstrip("+-").isdigit() else text
 
 
 def shown_list(values: Sequence[Any]) -> str:
@@ -221,7 +220,7 @@ class FeatureEncoder:
         if len(values) > self.max_categories:
             warnings.warn(
                 f"column {name!r} has {len(values)} categories, more than {self.max_categories}: hashed into "
-                f"{_N_HASHED} columns",
+                f"{_N_HASHED} columns; if it is an identifier, leave it out",
                 stacklevel=2,
             )
             return Category(None)

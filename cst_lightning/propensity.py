@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
@@ -69,3 +70,30 @@ def inverse_propensity_weights(feedback: Feedback, propensity: Tensor, floor: fl
     weight = 1 / taken.clamp(min=floor)
     size = weight.sum(1) ** 2 / (weight**2).sum(1) / weight.shape[1]
     return weight, Overlap((taken < floor).sum(1).tolist(), size.tolist(), weight.amax(1).tolist())
+
+
+def whole_propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Tensor:
+    """``[N, K]`` from that, or from the propensity of the action taken, ``[N]``: the others then share the rest evenly.
+
+    (Nothing that this package does with logged propensities looks at those of the actions not taken.)
+
+    Raises:
+        InputError: that of the action taken is 0, above 1 or no number; the message names rows, from 0.
+    """
+    value = np.asarray(given, float)
+    n_rows = len(taken)
+    if value.shape not in ((n_rows,), (n_rows, n_actions)):
+        raise InputError(f"propensity has shape {value.shape}: allowed are ({n_rows},) and ({n_rows}, {n_actions})")
+    of_taken = value if value.ndim == 1 else value[np.arange(n_rows), taken]
+    wrong = np.flatnonzero(~((of_taken > 0) & (of_taken <= 1)))
+    if len(wrong):
+        shown = ", ".join(f"{of_taken[row]:g} in row {row}" for row in wrong[:5])
+        raise InputError(f"propensity of the action taken is {shown}: allowed is above 0, at most 1")
+    if value.ndim == 2:
+        return torch.from_numpy(value)
+    rest = (1 - value) / max(1, n_actions - 1)
+    if n_actions == 1 and (value < 1).any():
+        raise InputError(f"propensity is {value.min():g} in row {value.argmin()}: with one action it is 1")
+    every = np.repeat(rest[:, None], n_actions, 1)
+    every[np.arange(n_rows), taken] = value
+    return torch.from_numpy(every)

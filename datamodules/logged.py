@@ -32,6 +32,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, Shape
 from cst_lightning.fitting import whole
 from cst_lightning.logs import read_batches, read_log
+from cst_lightning.propensity import whole_propensity
 from cst_lightning.stacked import StackedModule
 
 Mask = NDArray[np.bool_]
@@ -49,7 +50,8 @@ class LoggedDataModule(pl.LightningDataModule):
     Args:
         path, encoding, delimiter, rows: see ``logs.read_log``.
         action, outcome, features, categorical, kept: columns, see ``columns.Roles``.
-        propensity: a column for each action, in the order of the sorted actions.
+        propensity: the column of the taken action's probability, or a column for each action, in the order of the
+            sorted actions.
         holdout: share of the rows held out, in [0, 1).
         split: which rows those are: ``row``: drawn; ``group``: all rows of the groups drawn from the column ``group``;
             ``time``: the last rows by the column ``time``.
@@ -76,7 +78,7 @@ class LoggedDataModule(pl.LightningDataModule):
         action: str,
         outcome: str,
         *,
-        propensity: Sequence[str] | None = None,
+        propensity: str | Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
         kept: Sequence[str] = (),
@@ -100,11 +102,6 @@ class LoggedDataModule(pl.LightningDataModule):
                 raise InputError(
                     f"split={split!r} and {name}={column!r}: a column {name} goes with split={name!r} alone"
                 )
-        if isinstance(propensity, str) or (propensity is not None and len(propensity) < 2):
-            raise InputError(
-                f"propensity={propensity!r}: a column for each action is needed to train with; that of the action "
-                "taken alone is for policy_value"
-            )
         if chunk_rows is not None and (chunk_rows < MIN_ROWS or rows is not None):
             raise InputError(
                 f"chunk_rows={chunk_rows}, rows={rows}: allowed is chunk_rows from {MIN_ROWS}, without rows"
@@ -297,18 +294,22 @@ class LoggedDataModule(pl.LightningDataModule):
         self.encoder = FeatureEncoder(list(self.roles.categorical), self.missing).fit(frame[self._features])
 
     def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
-        columns, names = self._label_columns, self.roles.propensities
+        columns, logged = self._label_columns, self.roles.propensity
         with warnings.catch_warnings():
             if self.chunk_rows is not None:  # the same in every chunk
                 warnings.filterwarnings("ignore", message=".*which training had not.*")
             x = self.encoder.transform(frame[self._features])
+        taken, propensity = self.actions.index(frame[columns["action"]]), None
+        if logged is not None:
+            given = frame[logged if isinstance(logged, str) else list(logged)].to_numpy(np.float64, copy=True)
+            propensity = whole_propensity(given, taken, len(self.actions.values))
         return Feedback(
             torch.from_numpy(x),
-            torch.from_numpy(self.actions.index(frame[columns["action"]])),
+            torch.from_numpy(taken),
             torch.from_numpy(self.outcomes.index(frame[columns["outcome"]])),
             len(self.actions.values),
             len(self.outcomes.values),
-            propensity=torch.from_numpy(frame[names].to_numpy(np.float64, copy=True)) if names else None,
+            propensity=propensity,
             allow_unlogged=allow_unlogged,
         )
 

@@ -6,7 +6,6 @@ import pytest
 
 from cst_lightning import InputError
 from cst_lightning.columns import (
-    MANY_CATEGORIES,
     MAX_LABELS,
     Roles,
     add_tallies,
@@ -124,17 +123,6 @@ def test_what_is_allowed_is_let_through():
     check_log(frame, ROLES)
     check_log(log(age=["31.12.2024", "n.k."] * 20), Roles(action="price", outcome="bought", categorical=["age"]))
     check_log(log(age=pd.date_range("2024", periods=40), x=1.0), Roles(action="price", outcome="bought", kept=["age"]))
-
-
-def test_many_categories_are_a_warning():
-    n = 10_000
-    frame = log(n, town=[f"town {i}" for i in range(n)])
-    with pytest.warns(UserWarning, match=r"column 'town' has 10000 categories: they get hashed"):
-        check_log(frame, ROLES)
-    with pytest.warns(UserWarning, match=r"'age' has 10000 categories"):
-        check_log(log(n), Roles(action="price", outcome="bought", categorical=["age"]))
-    check_log(log(town=[f"town {i}" for i in range(40)]), ROLES)
-    assert MANY_CATEGORIES > 40
 
 
 def test_tallies_of_parts_add_up_to_those_of_the_whole():

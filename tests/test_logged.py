@@ -101,8 +101,8 @@ def test_logged_propensities_reach_the_backbone(path):
     log.to_parquet(path)
     data = module(path, propensity=["p1", "p2", "p3"])
     assert data.train.propensity[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5])
-    with pytest.raises(InputError, match="a column for each action is needed"):
-        module(path, propensity="p1")
+    of_taken = module(path, propensity="p1", features=["age"]).train
+    assert of_taken.propensity.gather(-1, of_taken.action[..., None]).unique().tolist() == pytest.approx([0.2])
 
 
 @pytest.mark.parametrize("split", [{}, {"split": "group", "group": "customer"}, {"split": "time", "time": "when"}])
