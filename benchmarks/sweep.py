@@ -17,8 +17,8 @@ from rich.console import Console
 from benchmarks.executors.local import Event, run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import jobs_of, make_parser, save_options
-from benchmarks.plan import estimate_seconds, plan_table, said
+from benchmarks.options import explain, jobs_of, make_parser, save_options
+from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
 from benchmarks.store import Store
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return run(make_parser().parse_args(arguments), console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
+        print(f"error: {explain(error)}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
@@ -81,13 +81,22 @@ def run(options: Namespace, console: Console) -> int:
     _check_data(todo, options)
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
+    asked = f"{counted(len(jobs), 'job')}, {counted(cells, 'cell')}"
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
     where = f"{workers} at a time on {resolve_device(options.device)}"
-    console.print(
-        f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True
-    )
-    ended = _train(todo, store, options, workers, console)
-    return _finish(jobs, store, console, ended)
+    console.print(f"{asked}, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True)
+    tracker = _tracker(todo, store, options)
+    try:
+        ended = _train(todo, store, options, workers, console, tracker)
+        status = _finish(jobs, store, console, ended)  # first: nobody waits for W&B to see the results
+        if tracker is not None:
+            console.print("Ending W&B's part (Ctrl-C leaves it) ...")
+            for text in tracker.close(complete=ended != "interrupted"):
+                console.print(text, markup=False, soft_wrap=True)
+    finally:
+        if tracker is not None:
+            tracker.leave()
+    return status
 
 
 def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
@@ -97,11 +106,15 @@ def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, st
 
 
 def _train(
-    todo: Sequence[Job], store: Store, options: Namespace, workers: int, console: Console
+    todo: Sequence[Job],
+    store: Store,
+    options: Namespace,
+    workers: int,
+    console: Console,
+    tracker: Tracker | None,
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs under a live display; how it ended."""
     settings = Settings(options.data_dir, options.device, options.on_existing)
-    tracker = _tracker(todo, store, options)
     weights = [estimate_seconds(job) for job in todo]
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
     with Display(todo, weights, console, store.folder) as display:
@@ -116,14 +129,6 @@ def _train(
             ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
             display.stopped = True
-        except BaseException:
-            if tracker is not None:
-                tracker.leave()
-            raise
-    if tracker is not None:
-        console.print("Ending W&B's part (Ctrl-C leaves it) ...")
-        for text in tracker.close(complete=ended != "interrupted"):
-            console.print(text, markup=False, soft_wrap=True)
     return ended
 
 
@@ -193,8 +198,11 @@ def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int) -
         return
     Console().print(plan_table(rows))
     left = sum(row["status"] == "to run" for row in rows)
-    needed = said(max(sum(seconds) / workers, *seconds))
-    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {needed} on {workers} workers")
+    needed = said(START_S * (left > 0) + max(sum(seconds) / workers, *seconds))
+    print(
+        f"{counted(len(rows), 'cell')} in {counted(len(jobs), 'job')}, {left} to run: "
+        f"about {needed} on {counted(workers, 'worker')}"
+    )
 
 
 def _plain(cell: Cell) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 from wandb.proto import wandb_internal_pb2
 
-from benchmarks import tracking
+from benchmarks import tracking, watching
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking, unsynced
-from benchmarks.watching import Point, logged
+from benchmarks.watching import Point
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
 FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
@@ -170,8 +170,8 @@ def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
 
 def test_what_a_point_adds_to_each_method():
     point = Point("round 1", ["pl", "pl_cvat"], 4, [3, 8], [0.0, 1.0], [[1.0, 5.0], [3.0, 7.0]], None)
-    assert logged("backbone", point) == {}
-    pl, cvat = logged("pl", point), logged("pl_cvat", point)
+    assert watching.logged("backbone", point) == {}
+    pl, cvat = watching.logged("pl", point), watching.logged("pl_cvat", point)
     assert (pl["training_loss/mean"], pl["training_loss/standard_error"], pl["training_loss/seed 8"]) == (2, 1, 3)
     assert (cvat["training_loss/weight 1.0/mean"], cvat["training_loss/weight 1.0/seed 3"]) == (6, 5)
     assert not any("weight" in name for name in pl)
