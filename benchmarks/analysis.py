@@ -54,6 +54,7 @@ def compare_with_paper(entries: Sequence[Entry]) -> pd.DataFrame:
                 "paper": paper,
                 "paper_se": paper_error,
                 "z": z,
+                "oracle": entry.oracle,
             }
         )
     return pd.DataFrame(rows)
@@ -100,8 +101,37 @@ def differences(entries: Sequence[Entry]) -> pd.DataFrame:
     return frame
 
 
+def run_differences(first: Sequence[Entry], second: Sequence[Entry]) -> pd.DataFrame:
+    """The cells that two runs both have: the second less the first, paired by seed; p values adjusted together (Holm).
+
+    Their settings may differ: that is what is compared. Where a run has a cell under several, they must match.
+    """
+    several = any(len({e.place.settings for e in entries}) > 1 for entries in (first, second))
+
+    def key(entry: Entry) -> tuple[str, ...]:
+        place = entry.place
+        settings = (place.settings,) if several else ()
+        return place.dataset, place.backbone, place.method, entry.metric, *settings
+
+    at = {key(entry): entry for entry in first}
+    rows = []
+    for entry in second:
+        other = at.get(key(entry))
+        difference = paired_difference(entry.values, other.values) if other is not None else None
+        if other is not None and difference is not None:
+            names = {"dataset": entry.place.dataset, "backbone": entry.place.backbone, "method": entry.place.method}
+            values = {"first": other.ours, "second": entry.ours, "difference": difference}
+            rows.append(names | {"metric": entry.metric, "oracle": entry.oracle or other.oracle} | values)
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        frame["p_holm"] = holm([difference.p for difference in frame["difference"]])
+    return frame
+
+
 def losses(entries: Sequence[Entry]) -> pd.DataFrame:
     """Mean loss, a row a data set and a column a method; data sets that are variants of another are left out.
+
+    So is a cell that lost a seed: its mean is over other data than its neighbours'.
 
     A method whose weights an oracle chose on some data set is marked.
     """
@@ -114,7 +144,7 @@ def losses(entries: Sequence[Entry]) -> pd.DataFrame:
     rows = [
         {"dataset": e.place.dataset, "method": name(e.place), "loss": e.ours.mean}
         for e in entries
-        if e.ours is not None and "@" not in e.place.dataset
+        if e.ours is not None and e.ours.n == e.ours.asked and "@" not in e.place.dataset
     ]
     if not rows:
         return pd.DataFrame()
@@ -205,6 +235,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
             "standard_error": entry.ours.standard_error,
             "floor": entry.floor.mean if entry.floor else None,
             "constant": entry.constant.mean if entry.constant else None,
+            "oracle": entry.oracle,
         }
         for entry in entries
         if entry.ours is not None and entry.place.dataset in size and policies[_base(entry.place.dataset)] > 1
@@ -285,10 +316,10 @@ def _finished(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record["status"] == "finished"]
 
 
-def _names(record: Record) -> dict[str, str]:
+def _names(record: Record) -> dict[str, Any]:
     place = Place.of_record(record)
     names = {"settings": place.settings, "dataset": place.dataset}
-    return names | {"backbone": place.backbone, "method": place.method}
+    return names | {"backbone": place.backbone, "method": place.method, "oracle": record.get("oracle", False)}
 
 
 def _base(dataset: str) -> str:

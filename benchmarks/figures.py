@@ -14,7 +14,7 @@ import pandas as pd
 from benchmarks.grid import METHODS
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
-from benchmarks.tables import Entry, backbone_title, title
+from benchmarks.tables import ORACLE, Entry, backbone_title, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,12 +58,12 @@ def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
             for marker, (method, points) in zip(_MARKERS, of_backbone.groupby("method", sort=False), strict=False):
                 axis.errorbar(
                     points["paper"], points["ours"], xerr=points["paper_se"], yerr=points["ours_se"], fmt=marker,
-                    color=colour, ms=5, lw=0.8, alpha=0.85, label=_name(str(backbone), str(method)),
+                    color=colour, ms=5, lw=0.8, alpha=0.85, label=_name(str(backbone), str(method)) + _mark(points),
                 )  # fmt: skip
         axis.set(xscale="log", yscale="log", xlabel="paper", ylabel="ours", title=title(metric))
         for side in (axis.xaxis, axis.yaxis):
             _plain(side)
-    axes[0][0].legend(fontsize="x-small")
+    _legend(axes[0][0])
     save(figure, path)
 
 
@@ -97,7 +97,7 @@ def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
         mine = known[known["dataset"] == dataset]
         by_round = mine.groupby("round")[["alpha", "student_error", "objective_start", "objective_imputed"]].mean()
         first = mine[mine["round"] == 1]["teacher_error"].mean()
-        axes[0][0].plot(by_round.index, by_round["alpha"], label=dataset, **style)
+        axes[0][0].plot(by_round.index, by_round["alpha"], label=dataset + _mark(mine), **style)
         axes[0][1].plot([0, *by_round.index], [first, *by_round["student_error"]], label=dataset, **style)
         if mine["bound"].notna().any():
             axes[0][1].axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=style["color"])
@@ -110,7 +110,7 @@ def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
     for axis in axes[0]:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         axis.set_ylim(bottom=0)
-    axes[0][0].legend(fontsize="x-small")
+    _legend(axes[0][0])
     save(figure, path)
 
 
@@ -126,7 +126,7 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         ):
             axis.errorbar(
                 points["effective_sample_size"], points["mean"], yerr=points["standard_error"], color=colour,
-                marker=marker, ms=5, lw=1, label=METHODS[str(method)].title,
+                marker=marker, ms=5, lw=1, label=METHODS[str(method)].title + _mark(points),
             )  # fmt: skip
         places = mine.drop_duplicates("dataset")
         axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
@@ -136,7 +136,7 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         )
         _plain(axis.xaxis)
         _plain(axis.yaxis)
-    axes[0][0].legend(fontsize="x-small")
+    _legend(axes[0][0])
     save(figure, path)
 
 
@@ -148,6 +148,7 @@ def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
     for e in entries["hamming"]:
         if e.ours is not None:
             both[e.place.dataset, e.place.backbone, e.place.method].append(e.ours.mean)
+    marked = {(e.place.backbone, e.place.method) for e in entries["nll"] if e.oracle}
     datasets = [name for name in dict.fromkeys(name for name, _, _ in both) if "@" not in name] or [next(iter(both))[0]]
     backbones, methods = (list(dict.fromkeys(key[i] for key in both)) for i in (1, 2))
     figure, axes = panels(len(datasets))
@@ -155,7 +156,8 @@ def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
         for (name, backbone, method), (nll, hamming) in both.items():
             if name == dataset:
                 style = {"color": _cycle(_COLOURS, backbones, backbone), "marker": _cycle(_MARKERS, methods, method)}
-                axis.plot(hamming, nll, ls="", ms=5, label=_name(backbone, method), **style)
+                label = _name(backbone, method) + (ORACLE if (backbone, method) in marked else "")
+                axis.plot(hamming, nll, ls="", ms=5, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="Hamming loss", ylabel="NLL", yscale="log")
         _plain(axis.yaxis)
     legend_below(figure, axes[0])
@@ -172,9 +174,10 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
         axis.plot([0, 1], [0, 1], color="0.6", lw=1)
         for method, points in of_dataset.groupby("method", sort=False):
             style = {"color": _cycle(_COLOURS, methods, method), "marker": _cycle(_MARKERS, methods, method)}
-            axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=METHODS[str(method)].title, **style)
+            label = METHODS[str(method)].title + _mark(points)
+            axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
-    axes[0].legend(fontsize="x-small")
+    _legend(axes[0])
     save(figure, path)
 
 
@@ -188,7 +191,8 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
         lines = of_dataset.groupby(["method", "series"], sort=False)
         for (method, series), points in lines:
             colour = _cycle(_COLOURS, list(METHODS), method)
-            label = f"{METHODS[str(method)].title}, {'held-out NLL' if series == 'validation_nll' else 'training loss'}"
+            what = "held-out NLL" if series == "validation_nll" else "training loss"
+            label = f"{METHODS[str(method)].title}{_mark(points)}, {what}"
             style = "--" if series == "validation_nll" else "-"
             axis.plot(points["epoch"], points["mean"], ls=style, color=colour, lw=1.2, label=label)
             low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
@@ -244,7 +248,23 @@ def panels(n: int) -> tuple[Figure, list[Any]]:
 def legend_below(figure: Figure, axis: Any) -> None:
     """The legend of ``axis`` below all panels."""
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="x-small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, **_legend_style(labels))
+
+
+def _legend(axis: Any) -> None:
+    """The legend inside a panel."""
+    axis.legend(**_legend_style(axis.get_legend_handles_labels()[1]))
+
+
+def _legend_style(labels: Sequence[str]) -> dict[str, Any]:
+    marked = any(ORACLE in label for label in labels)
+    title = f"{ORACLE} an oracle chose its weight" if marked else None
+    return {"fontsize": "x-small", "title": title, "title_fontsize": "x-small"}
+
+
+def _mark(points: pd.DataFrame) -> str:
+    """The mark of numbers that an oracle had a part in."""
+    return ORACLE if points["oracle"].any() else ""
 
 
 def _wrapped(dataset: object) -> str:
@@ -258,7 +278,11 @@ def _cycle(values: Sequence[str], names: Any, name: object) -> str:
 
 def _plain(axis: Any) -> None:
     """Round numbers on a logarithmic axis, however short it is."""
-    axis.set_major_locator(mpl.ticker.MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    low, high = sorted(axis.get_view_interval())
+    if high > 5 * low:  # evenly spaced ones would crowd at its upper end
+        axis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+    else:
+        axis.set_major_locator(mpl.ticker.MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axis.set_minor_locator(mpl.ticker.NullLocator())
     axis.set_major_formatter(mpl.ticker.ScalarFormatter())
 

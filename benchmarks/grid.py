@@ -14,6 +14,7 @@ from typing import Any
 from cst_lightning.catalogue import METHODS as METHODS
 from cst_lightning.catalogue import backbones as backbones
 from cst_lightning.errors import InputError, unknown_name
+from cst_lightning.estimators import EstimatorBackbone
 from cst_lightning.protocols import Protocol, get_protocol
 from cst_lightning.selection import get_rule
 from cst_lightning.self_training import SelfTraining
@@ -34,6 +35,7 @@ _SELF_TRAINING = (
     *_IMPUTING, "hidden_cst", "learning_rate_cst", "max_epochs_cst", "keep_cst", "teacher_dropout", "drop_median",
     "warm_start", "reduction",
 )  # fmt: skip
+_LOSSES = {"entries", "batch_loss", "training_step"}  # one of them says what a backbone learns
 _CVAT = ("cvat_weights", "cvat_xi", "cvat_eps", "cvat_iterations", "cvat_smoothing")
 
 
@@ -296,11 +298,23 @@ def make_jobs(
             allowed = ", ".join(m for m in METHODS if _can(name, m))
             raise InputError(f"methods: backbone {name} has no gradient for CVAT; allowed are {allowed}")
         jobs.append(Job(DataSpec.parse(text), name, fitting, seed_list, resolved))
+    for name in dict.fromkeys(job.backbone for job in jobs):
+        _check_loss(name)
     for job in jobs:
         if jobs.count(job) > 1:
             raise InputError(f"{job.label} is given twice")
     _check_selection(jobs)
     return jobs
+
+
+def _check_loss(name: str) -> None:
+    """A backbone of someone's own that says nothing to train must not start."""
+    part = backbones().get(name)
+    says = any(vars(one).keys() & _LOSSES for one in part.__mro__[: part.__mro__.index(StackedModule)])
+    if issubclass(part, EstimatorBackbone) and part.make_estimator is EstimatorBackbone.make_estimator:
+        raise InputError(f"backbone {name} has no estimator: it must define make_estimator")
+    if not says:
+        raise InputError(f"backbone {name} has no loss: it must define entries or batch_loss")
 
 
 def _can(backbone: str, method: str) -> bool:

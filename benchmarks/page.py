@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from benchmarks.grid import METHODS
+from benchmarks.plan import counted
 from benchmarks.store import Record
 from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, title
 
@@ -40,12 +41,17 @@ class Run:
     sections: Sequence[Section]
 
 
-def render(runs: Sequence[Run]) -> str:
-    """The page. Every name in it is escaped, every figure is inside it."""
-    environment = Environment(loader=PackageLoader("benchmarks", "."), autoescape=True, trim_blocks=True)
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """What to call the runs: their folders, whole where two have one name."""
     folders = [run.folder for run in runs]
     alike = len({folder.name for folder in folders}) < len(folders)
-    names = [str(folder) if alike else folder.name for folder in folders]
+    return [str(folder) if alike else folder.name for folder in folders]
+
+
+def render(runs: Sequence[Run], compared: Sequence[Section] = ()) -> str:
+    """The page of ``runs``, and sections that compare them. Every name in it is escaped, every figure is inside it."""
+    environment = Environment(loader=PackageLoader("benchmarks", "."), autoescape=True, trim_blocks=True)
+    names = run_names(runs)
     protocols = {place.protocol for run in runs for place, _ in run.found}
     entries = [[e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs]
     environment.filters["code"] = _code
@@ -53,6 +59,7 @@ def render(runs: Sequence[Run]) -> str:
         title=" and ".join(names),
         names=names,
         runs=runs,
+        compared=compared,
         headlines=[_headline(run, of_run) for run, of_run in zip(runs, entries, strict=True)],
         notes=[notes(of_run) for of_run in entries],
         numbers=[
@@ -100,7 +107,7 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
             best = min(mine, key=lambda e: e.ours.mean if e.ours else math.inf)
             mark = ORACLE if best.oracle else ""
             lowest[f"{backbone_title(best.place.backbone)}, {METHODS[best.place.method].title}{mark}"] += 1
-    facts += [("lowest NLL", ", ".join(f"{name} ({n} data sets)" for name, n in lowest.most_common(3)))]
+    facts += [("lowest NLL", ", ".join(f"{name} ({counted(n, 'data set')})" for name, n in lowest.most_common(3)))]
     known = [abs(entry.z) for entry in entries if entry.z is not None]
     if known:
         facts.append(("against the paper", f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors"))

@@ -16,6 +16,8 @@ from cst_lightning.stacked import StackedModule
 # forward pass of a replicate costs besides arithmetic, compiled; what autograd costs more, for the step and for each
 # replicate in it; and the rate of arithmetic. An estimate to plan by, not a promise.
 _EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
+# CPU time of a job besides its training (its process, compiled code, metrics, record), and of a sweep's start
+_JOB_S, START_S = 1.0, 5.0
 _EARLY_EPOCHS = 60  # typical epochs where early stopping decides
 _CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 _FIT_S = 1.0  # of a scikit-learn learner with its search
@@ -42,7 +44,7 @@ def estimate_seconds(job: Job) -> float:
 
     n_grid = len(backbone.default_grid(protocol))
     hidden = backbone.hidden_units(protocol)
-    total = _DATA_S.get(job.dataset.name, 1.0)
+    total = _JOB_S + _DATA_S.get(job.dataset.name, 1.0)
     if not backbone.has_gradient:
         n_fits = 1 + sum(protocol.rounds for method in job.methods if method != "backbone")
         return total + n_seeds * n_fits * _FIT_S
@@ -99,6 +101,11 @@ def seeds_said(seeds: Sequence[int]) -> str:
         else:
             runs.append([seed, seed])
     return " ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs)
+
+
+def counted(number: int, name: str) -> str:
+    """``1 job``, ``3 jobs``."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def said(seconds: float) -> str:

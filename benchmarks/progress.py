@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Job
-from benchmarks.plan import said
+from benchmarks.plan import counted, said
 from benchmarks.store import is_alive, write_text
 from benchmarks.texts import last_line, printable
 from cst_lightning.errors import InputError
@@ -147,7 +147,7 @@ def show_status(folder: Path) -> str:
         lines = [f"killed (process {state['pid']} on {state['host']})"]
     else:
         lines = [f"running on {state['host']} (process {state['pid']}), {state['left'] or 'just begun'}"]
-    counts = f"{state['finished']} of {state['jobs']} jobs finished, {state['failed']} failed"
+    counts = f"{state['finished']} of {counted(state['jobs'], 'job')} finished, {state['failed']} failed"
     lines[0] += f"; {counts}, {100 * state['share']:.0f} % done"
     for job in () if state["ended"] else state["running"]:
         memory = f", {job['mib']:.0f} MiB" if job["mib"] else ""

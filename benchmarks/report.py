@@ -15,7 +15,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from benchmarks import analysis, figures
 from benchmarks.grid import METHODS, digest
 from benchmarks.options import saved_jobs
-from benchmarks.page import Run, Section, render
+from benchmarks.page import Run, Section, render, run_names
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import (
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"left out, since it is no record: {printable(str(path))} ({fault})")
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
-            write_text(Path(out), render(runs))
+            write_text(Path(out), render(runs, _run_against_run(runs)))
             print(f"{Path(out).resolve()} has all of it")
     except (ArgumentError, InputError) as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
@@ -227,6 +227,31 @@ def _differences(entries: Entries, folder: Path) -> list[Section]:
     return sections
 
 
+def _run_against_run(runs: Sequence[Run]) -> list[Section]:
+    """The cells that the first run and another both have."""
+    sections = []
+    names = run_names(runs)
+    entries = [[entry for metric in TITLES for entry in make_entries(run.found, metric)] for run in runs]
+    for name, of_run in zip(names[1:], entries[1:], strict=True):
+        frame = analysis.run_differences(entries[0], of_run)
+        rows = []
+        for row in frame.itertuples():
+            star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
+            means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
+            difference = f"{row.difference.mean:+.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
+            place = (row.dataset, backbone_title(row.backbone), METHODS[row.method].title, title(row.metric))
+            rows.append((*place, *means, difference, str(row.difference.n)))
+        about = (
+            f"Cells that both runs have: mean ± standard error of each, and of {name} − {names[0]} over the seeds that "
+            f"both finished, paired by seed; * where a paired t test gives p < 0.05 after Holm's adjustment over this "
+            f"table; {ORACLE} where an oracle chose a weight of either."
+        )
+        text = about if rows else f"{name} and {names[0]} have no cell with two seeds in common."
+        header = ("data set", "backbone", "method", "metric", names[0], name, "difference", "n") if rows else ()
+        sections.append(Section(f"{name} against {names[0]}", 2, [text], header=header, rows=rows))
+    return sections
+
+
 def _difference(row: Any) -> str:
     if row is None:
         return ""
@@ -250,6 +275,13 @@ def _ranks(entries: Entries, folder: Path) -> list[Section]:
             f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
             f"test does not tell apart at 0.05. {ORACLE}: its weights were chosen by an oracle."
         )
+        lost = [
+            f"{backbone_title(e.place.backbone)}, {METHODS[e.place.method].title} "
+            f"({e.place.dataset}: n={e.ours.n}/{e.ours.asked})"
+            for e in of_metric
+            if e.ours is not None and e.ours.n < e.ours.asked and "@" not in e.place.dataset
+        ]
+        about += f" Left out, since seeds failed: {', '.join(lost)}." if lost else ""
         sections.append(Section(f"Ranks by {title(metric)}", 3, [about], f"ranks_{metric}.svg"))
     return [Section("Ranks over data sets"), *sections] if sections else []
 
@@ -317,7 +349,7 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     sections = []
     if len({entry.place.settings for entry in entries["nll"]}) > 1:
         return []
-    if len(analysis.losses(entries["nll"])):
+    if any(entry.ours is not None and "@" not in entry.place.dataset for entry in entries["nll"]):
         figures.plot_losses(entries, drawn / "losses.svg")
         sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
     for name, about, frame, plot in (

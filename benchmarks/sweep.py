@@ -21,9 +21,9 @@ from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import check_trust, jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_options
 from benchmarks.parts import Parts, cut
-from benchmarks.plan import estimate_seconds, plan_table, said
+from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_trust(options, arguments)
         return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {printable(' '.join(str(error).split()))}; see --help", file=sys.stderr)
+        print(f"error: {printable(explain(error))}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
@@ -96,17 +96,26 @@ def run(options: Namespace, console: Console) -> int:
         ray.connect(cluster)
     save_options(options, out)
     cells = sum(len(job.cells) for job in jobs)
+    asked = f"{counted(len(jobs), 'job')}, {counted(cells, 'cell')}"
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
     where = f"{workers} at a time on {resolve_device(options.device)}"
     execute: Callable[..., None] = partial(run_local, workers=workers or 1)
     if cluster is not None:
         where = "on Ray" if workers is None else f"{workers} at a time on Ray"
         execute = partial(ray.run_ray, cluster=cluster, workers=workers)
-    console.print(
-        f"{len(jobs)} jobs, {cells} cells, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True
-    )
-    ended = _train(todo, store, options, execute, console)
-    return _finish(jobs, store, console, ended)
+    console.print(f"{asked}, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True)
+    tracker = _tracker(todo, store, options)
+    try:
+        ended = _train(todo, store, options, execute, console, tracker)
+        status = _finish(jobs, store, console, ended)  # first: nobody waits for W&B to see the results
+        if tracker is not None:
+            console.print("Ending W&B's part (Ctrl-C leaves it) ...")
+            for text in tracker.close(complete=ended != "interrupted"):
+                console.print(text, markup=False, soft_wrap=True)
+    finally:
+        if tracker is not None:
+            tracker.leave()
+    return status
 
 
 def _check_options(options: Namespace) -> None:
@@ -129,11 +138,15 @@ def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, st
 
 
 def _train(
-    todo: Sequence[Job], store: Store, options: Namespace, execute: Callable[..., None], console: Console
+    todo: Sequence[Job],
+    store: Store,
+    options: Namespace,
+    execute: Callable[..., None],
+    console: Console,
+    tracker: Tracker | None,
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs, or their parts, under a live display; how it ended."""
     settings = Settings(options.data_dir, options.device, options.on_existing, options.timeout, options.retries)
-    tracker = _tracker(todo, store, options)
     parts = None
     if options.seeds_per_job is not None:
         parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)
@@ -157,19 +170,7 @@ def _train(
             ended = "failed" if display.failed else "done"
         except KeyboardInterrupt:
             display.stopped = True
-        except BaseException:
-            if tracker is not None:
-                tracker.leave()
-            raise
-    if tracker is not None:
-        _end_tracking(tracker, console, complete=ended != "interrupted")
     return ended
-
-
-def _end_tracking(tracker: Tracker, console: Console, *, complete: bool) -> None:
-    console.print("Ending W&B's part (Ctrl-C leaves it) ...")
-    for text in tracker.close(complete=complete):
-        console.print(text, markup=False, soft_wrap=True)
 
 
 def _tracker(todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
@@ -275,9 +276,9 @@ def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int | 
         return
     Console().print(plan_table(rows))
     left = sum(row["status"] == "to run" for row in rows)
-    needed = said(max(sum(seconds) / (workers or 1), *seconds))
-    on = "of one core's time" if workers is None else f"on {workers} workers"
-    print(f"{len(rows)} cells in {len(jobs)} jobs, {left} to run: about {needed} {on}")
+    needed = said(START_S * (left > 0) + max(sum(seconds) / (workers or 1), *seconds))
+    on = "of one core's time" if workers is None else f"on {counted(workers, 'worker')}"
+    print(f"{counted(len(rows), 'cell')} in {counted(len(jobs), 'job')}, {left} to run: about {needed} {on}")
 
 
 def _plain(cell: Cell) -> dict[str, Any]:

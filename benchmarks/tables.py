@@ -261,8 +261,9 @@ def notes(entries: Sequence[Entry]) -> list[str]:
     settings = {entry.place.settings for entry in entries}
     shared = _shared(entries)
     changed = f" with {place.settings}" if len(settings) == 1 and place.settings else ""
+    over = f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'}"
     texts = [
-        f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds, all rows and all actions of the "
+        f"Mean ± standard error (ddof = 1) over {over}, all rows and all actions of the "
         f"test set; protocol {place.protocol}{changed}. Bold: lowest of its data set and backbone. "
         "Constant: the observed share of each action's outcomes. "
         "Floor: the true outcome distribution; no model's expected loss is lower. "
@@ -320,31 +321,39 @@ def to_csv(entries: Sequence[Entry]) -> str:
 
 
 def to_latex(entries: Sequence[Entry]) -> str:
-    """The Markdown table for a paper, with booktabs."""
+    """The Markdown table for a paper; it needs booktabs, and graphicx to fit the width of the text."""
     header, lines = _lines(entries)
     n_names = len(lines[0].names)
-    out = [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
+    out = [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+    out += [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
     out += [" & ".join(map(_tex, header)) + r" \\", r"\midrule"]
-    for number, line in enumerate(lines):
-        if line.kind == "reference" and lines[number - 1].kind != "reference":
+    previous: tuple[str, ...] = ()
+    for line in lines:
+        group = line.names[: n_names - 2] if line.kind == "ours" else (line.kind,)
+        names = line.names
+        if line.kind == "ours" and group == previous:  # the backbone stands once
+            names = (*[""] * (n_names - 2), *line.names[n_names - 2 :])
+        elif line.kind != "paper" and previous and group != previous and previous != ("reference",):
             out.append(r"\midrule")
+        previous = group if line.kind != "paper" else previous
         bold = line.bold or [False] * len(line.texts)
         texts = [
             rf"\textbf{{{_tex(text)}}}" if strong else _tex(text) for text, strong in zip(line.texts, bold, strict=True)
         ]
-        out.append(" & ".join([*map(_tex, line.names), *texts]) + r" \\")
-    out += [r"\bottomrule", r"\end{tabular}"]
+        out.append(" & ".join([*map(_tex, names), *texts]) + r" \\")
+    out += [r"\bottomrule", r"\end{tabular}}"]
     comment = "".join(f"% {text}\n" for text in notes(entries))
     return f"% {title(entries[0].metric)}\n{comment}" + "\n".join(out) + "\n"
 
 
 _TEX = {
     "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", " ± ": r"$\pm$", ORACLE: r"$^\dagger$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", " ± ": r"$\pm$", ORACLE: r"$^\dagger$", "−": "$-$",
 }  # fmt: skip
 
 
 def _tex(text: str) -> str:
+    text = re.sub(r"^-(?=\d)", "−", text)  # a hyphen is no minus sign
     return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found[0]], text)
 
 

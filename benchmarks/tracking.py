@@ -2,6 +2,7 @@
 
 The sweep hands messages over and goes on: what W&B does, or fails to do, cannot stop it, and at the end
 it waits a bounded time. A cell's run has an identity of its own, so a resumed sweep goes on in the same runs.
+Where a run cannot be started online, it and all later ones are logged offline, by a second such process.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.executors.common import Event
-from benchmarks.executors.local import no_interrupt
-from benchmarks.grid import METHODS, Cell, Job
+from benchmarks.executors.local import no_interrupt, worker_context
+from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import redact
-from benchmarks.watching import Point
+from benchmarks.watching import Point, logged, step_of
 from cst_lightning.errors import InputError
 
 if TYPE_CHECKING:
     import wandb
 
-_INIT_S = 20  # that W&B may take to answer before a run is given up
+_INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
 _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
-_WRITE_S = 300  # that it waits for files of this machine
+_WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
+_ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
 MODES = ("online", "offline", "disabled")
 
 
@@ -58,12 +60,14 @@ class Tracker:
     """The sweep's side: it hands over what happens, never waits and never raises; ``close`` waits a bounded time."""
 
     def __init__(self, jobs: Sequence[Job], settings: Tracking) -> None:
-        context = multiprocessing.get_context("spawn")
         self._settings, self._start = settings, time.monotonic()
-        self._inbox, self._outbox, self._online = context.Queue(), context.Queue(), context.Value("b", False)
-        arguments = (self._inbox, self._outbox, self._online, list(jobs), settings)
-        self._process = context.Process(target=_track, args=arguments, daemon=True)
-        with no_interrupt():
+        # a service that this process has is not the new one's
+        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+        with worker_context() as context, no_interrupt():
+            self._inbox, self._outbox, self._online = context.Queue(), context.Queue(), context.Value("b", False)
+            arguments = (self._inbox, self._outbox, self._online, list(jobs), settings, environment)
+            # no daemon: where W&B's server fails it starts another one, for what is logged offline
+            self._process = context.Process(target=_track, args=arguments)  # type: ignore[attr-defined]
             self._process.start()
 
     def tell(self, event: Event) -> None:
@@ -73,20 +77,20 @@ class Tracker:
 
     def close(self, *, complete: bool) -> list[str]:
         """End the logging and say what a person must know; ``complete`` sends the summary of the sweep too."""
-        self._inbox.put("complete" if complete else "stop")
-        elapsed = time.monotonic() - self._start
-        limit = max(_CLOSE_S, _CLOSE_SHARE * elapsed) if self._online.value else _WRITE_S
+        begun = time.monotonic()
+        server = max(_CLOSE_S, _CLOSE_SHARE * (begun - self._start))
+        self._inbox.put((complete, server))
+        limit = _WRITE_S + (server + _init_timeout() + _WRITE_S if self._online.value else 0)
         said: list[str] = []
         with suppress(queue.Empty, KeyboardInterrupt):
-            while not said and elapsed + limit > time.monotonic() - self._start and self._process.is_alive():
+            while not said and time.monotonic() - begun < limit and self._process.is_alive():
                 with suppress(queue.Empty):
                     said = self._outbox.get(timeout=_LOOK_S)
             said = said or self._outbox.get(timeout=0.1)
         if not said:
             said = [
-                f"W&B's part {f'did not end within {limit:.0f} s' if self._process.is_alive() else 'ended early'} "
-                "and was left; nothing of the results is lost. "
-                f"{_how_to_sync(self._settings.folder)}"
+                f"W&B's part {'did not end in time' if self._process.is_alive() else 'ended early'} and was left; "
+                f"nothing of the results is lost. {_how_to_sync(self._settings.folder)}"
             ]
         self._process.join(timeout=2)
         self.leave()
@@ -107,7 +111,11 @@ def sync(folder: Path) -> int:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
     if _found_mode() == "offline":
         raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
-    command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, runs)]
+    left = [run for run in runs if not _mark_if_uploaded(run)]
+    if not left:
+        print(f"nothing to upload: the server has every run of {folder}")
+        return 0
+    command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, left)]
     return subprocess.run(command, check=False).returncode
 
 
@@ -117,6 +125,24 @@ def unsynced(folder: Path) -> list[Path]:
     return sorted(run for run in runs if run.is_dir() and any(run.glob("*.wandb")) and not any(run.glob("*.synced")))
 
 
+def _mark_if_uploaded(run: Path) -> bool:
+    """Ask the server whether it has an online run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
+
+    That ``Run.finish`` returns is no proof: it does so too where the server refused a part.
+    """
+    import wandb
+
+    try:
+        address = (run / _ADDRESS).read_text(encoding="utf-8")
+        whole = wandb.Api(timeout=_INIT_S).run(address).state in ("finished", "failed")
+    except (OSError, ValueError, wandb.Error):  # no online run; not on the server; no answer
+        return False
+    if whole:
+        for log in run.glob("*.wandb"):
+            log.with_name(log.name + ".synced").touch()
+    return whole
+
+
 def _how_to_sync(folder: Path) -> str:
     return f"Upload later with: python -m benchmarks.sweep sync {folder}"
 
@@ -124,11 +150,16 @@ def _how_to_sync(folder: Path) -> str:
 # --- W&B's side: a process of its own -----------------------------------------------------------------
 
 
-def _track(inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Tracking) -> None:
+def _track(
+    inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Tracking, environment: dict[str, str]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's
+    os.environ.clear()
+    os.environ.update(environment)  # of the sweep, not of the server that forked this process
     if hasattr(os, "nice"):
         os.nice(10)
-    session = _Session(settings, _token(settings.folder))
+    _keep_output(settings.folder / "wandb" / "output.log")
+    session = _Session(settings, _token(settings.folder), jobs)
     parent = multiprocessing.parent_process()
     while True:
         try:
@@ -136,13 +167,23 @@ def _track(inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Trac
         except queue.Empty:
             if parent is not None and parent.is_alive():
                 continue
-            message = "stop"  # the sweep was killed
-        if isinstance(message, str):
+            message = (False, 0.0)  # the sweep was killed
+        if len(message) == 2:
             break
-        session.attempt(session.take, *message)
-        online.value = session.mode == "online"
-    session.attempt(session.finish, jobs, message == "complete")
+        session.take(*message)
+        online.value = online.value or session.mode == "online"
+    complete, limit = message
+    session.finish(complete, limit)
     outbox.put(session.said() or [""])
+
+
+def _keep_output(path: Path) -> None:
+    """What W&B prints goes to a file: on the terminal it would stand among the sweep's own lines."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
 
 
 def _token(folder: Path) -> str:
@@ -159,58 +200,68 @@ class _Session:
 
     settings: Tracking
     token: str
+    jobs: Sequence[Job]
     mode: str = ""
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
     ending: list[Thread] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    gave_up: bool = False
-
-    def attempt(self, do: Any, *arguments: Any) -> None:
-        """Do it; what goes wrong is remembered. After a failed start nothing further is tried online."""
-        try:
-            do(*arguments)
-        except Exception as error:  # whatever W&B raises: a sweep must not fail by it
-            text = " ".join(str(error).split()) or type(error).__name__
-            self.problems.append(text)
-            if self.mode == "online" and not self.gave_up:
-                self.gave_up, self.mode = True, "offline"
-                self.attempt(do, *arguments)
+    rest: Tracker | None = None  # of what is logged offline since the server failed
+    rest_said: list[str] = field(default_factory=list)
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
-        """A message of the sweep's."""
-        cells = {cell.method: cell for cell in job.cells}
-        if point is not None:
-            for method in cells:
-                values = _logged(method, point)
-                if values:
-                    self._run(cells[method]).log(values, step=_step(cells[method], point))
-        elif kind == "recorded":
-            self._record(cells[text])
-        else:
-            for cell in cells.values():
-                self._end(cell.key, exit_code=1)
+        """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
+        for cell in job.cells:
+            if self.rest is None or cell.key in self.open:
+                try:
+                    self._take(cell, kind, text, point)
+                    continue
+                except Exception as error:
+                    self._failed(error)
+            if self.rest is not None and cell.key not in self.open:
+                self.rest.tell(Event(replace(job, methods=(cell.method,)), kind, text, point=point))  # type: ignore[arg-type]
 
-    def finish(self, jobs: Sequence[Job], complete: bool) -> None:
-        """End what is open, and send the sweep's summary."""
+    def finish(self, complete: bool, limit: float) -> None:
+        """End what is open, send the sweep's summary, and wait ``limit`` seconds for the server."""
+        deadline = time.monotonic() + limit
         for key in list(self.open):
             self._end(key, exit_code=1)
-        if complete:
-            self._summary(jobs)
+        if complete and self.rest is None:
+            try:
+                self._summary()
+            except Exception as error:
+                self._failed(error)
+            deadline = time.monotonic() + limit
+        if self.rest is not None:
+            self.rest_said = self.rest.close(complete=complete)
         for thread in self.ending:
-            thread.join()
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
     def said(self) -> list[str]:
         """What a person must know at the end."""
-        said = []
+        said = list(self.rest_said)
         folder = self.settings.folder
-        if self.problems:
-            said.append(
-                f"W&B failed {len(self.problems)} times, first: {redact(self.problems[0])}; the sweep is whole."
-            )
         if self.mode == "offline":
-            why = " (no key was found)" if self.settings.mode is None and not self.gave_up else ""
+            why = " (no key was found)" if self.settings.mode is None else ""
             said.append(f"W&B: logged offline{why} to {folder / 'wandb'}. {_how_to_sync(folder)}")
+        elif self.mode == "online" and not said and unsynced(folder):
+            self.problems = self.problems or ["its server did not take everything in time"]
+            said.append(f"W&B: not all is uploaded; it is in {folder / 'wandb'}. {_how_to_sync(folder)}")
+        if self.problems:
+            said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
         return said
+
+    def _failed(self, error: Exception) -> None:
+        self.problems.append(" ".join(str(error).split()) or type(error).__name__)
+
+    def _take(self, cell: Cell, kind: str, text: str, point: Point | None) -> None:
+        if kind == "point" and point is not None:
+            values = logged(cell.method, point)
+            if values:
+                self._run(cell).log(values, step=step_of(cell, point))
+        elif kind == "failed":
+            self._end(cell.key, exit_code=1)
+        elif text == cell.method:
+            self._record(cell)
 
     def _record(self, cell: Cell) -> None:
         """The cell is done: its summary, which is the record's to the last digit."""
@@ -238,14 +289,13 @@ class _Session:
             self.ending.append(thread)
 
     def _finish_run(self, run: wandb.Run, exit_code: int) -> None:
-        folder, online = Path(run.dir).parent, self.mode == "online"
+        folder = Path(run.dir).parent
         try:
             run.finish(exit_code)
+            if self.mode == "online":
+                _mark_if_uploaded(folder)
         except Exception as error:
-            self.problems.append(" ".join(str(error).split()) or type(error).__name__)
-            return
-        if online:  # all of it is uploaded; wandb sync marks runs in the same way
-            (folder / f"run-{run.id}.wandb.synced").touch()
+            self._failed(error)
 
     def _run(self, cell: Cell) -> wandb.Run:
         if cell.key not in self.open:
@@ -263,25 +313,42 @@ class _Session:
         for left in (settings.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(left, ignore_errors=True)
         quiet = wandb.Settings(
-            silent=True, console="off", x_disable_stats=True, x_disable_meta=True, init_timeout=_INIT_S, save_code=False
+            silent=True,
+            console="off",
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_save_requirements=False,  # reading them is most of what a start costs; the records hold versions
+            init_timeout=_init_timeout(),
+            save_code=False,
         )
-        return wandb.init(
-            project=settings.project,
-            entity=settings.entity,
-            tags=list(settings.tags) or None,
-            dir=str(settings.folder),
-            id=run_id,
-            name=name,
-            group=f"{settings.folder.name}-{self.token}",
-            job_type=job_type,
-            config=config,
-            mode="online" if self.mode == "online" else "offline",
-            resume="allow",
-            reinit="create_new",
-            settings=quiet,
-        )
+        before = set((settings.folder / "wandb").glob(f"run-*-{run_id}"))
+        try:
+            run = wandb.init(
+                project=settings.project,
+                entity=settings.entity,
+                tags=list(settings.tags) or None,
+                dir=str(settings.folder),
+                id=run_id,
+                name=name,
+                group=f"{settings.folder.name}-{self.token}",
+                job_type=job_type,
+                config=config,
+                mode="online" if self.mode == "online" else "offline",
+                resume="allow",
+                reinit="create_new",
+                settings=quiet,
+            )
+        except Exception:
+            if self.mode == "online":  # W&B keeps the id for the run that failed, so another process has to go on
+                for left in set((settings.folder / "wandb").glob(f"run-*-{run_id}")) - before:
+                    shutil.rmtree(left, ignore_errors=True)
+                self.rest = self.rest or Tracker(self.jobs, replace(settings, mode="offline"))
+            raise
+        if self.mode == "online":
+            write_text(Path(run.dir).parent / _ADDRESS, run.path)
+        return run
 
-    def _summary(self, jobs: Sequence[Job]) -> None:
+    def _summary(self) -> None:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
         import wandb
 
@@ -289,11 +356,11 @@ class _Session:
         from benchmarks.tables import TITLES, make_entries
 
         folder = self.settings.folder
-        found = write_report(Store(folder)).found
-        cells = {"cells": [cell.key for job in jobs for cell in job.cells]}
-        run = self.open["summary"] = self._start("summary", "summary", jobs[0].protocol.name, cells)
+        cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
+        run = self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
         header = ("dataset", "backbone", "method", "n", "ours", "standard_error", "paper", "difference", "floor")
         try:
+            found = write_report(Store(folder)).found
             for metric in TITLES:
                 columns: list[str | int] = list(header)
                 rows = []
@@ -316,40 +383,14 @@ class _Session:
             self._end("summary")
 
 
+def _init_timeout() -> float:
+    """Seconds that the start of a run may take; the variable is W&B's own."""
+    return float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_S)
+
+
 def _found_mode() -> str:
     """Online where W&B finds a key."""
     import wandb
 
     wandb.setup(settings=wandb.Settings(silent=True))
     return "online" if wandb.api.api_key else "offline"
-
-
-def _logged(method: str, point: Point) -> dict[str, Any]:
-    """What a point of a training adds to the run of ``method``: by seed, mean and standard error over the seeds.
-
-    With CVAT every weight has a mean of its own: which one is chosen is known at the end.
-    """
-    if method not in point.methods:
-        return {}
-    cvat, series = METHODS[method].cvat, {"training_loss": point.training_loss, "validation_nll": point.validation_nll}
-    out: dict[str, Any] = {"epoch": point.epoch, "stage": point.stage}
-    for name, values in series.items():
-        for variant, weight in enumerate(point.grid) if values is not None else ():
-            if method != "backbone" and (weight > 0) != cvat:
-                continue
-            of_seeds = [seed[variant] for seed in values or []]
-            summary = summarise(of_seeds, len(of_seeds))
-            several = cvat or (method == "backbone" and len(point.grid) > 1)
-            prefix = f"{name}/weight {weight}" if several else name
-            if summary is not None:
-                out[f"{prefix}/mean"], out[f"{prefix}/standard_error"] = summary.mean, summary.standard_error
-            out |= {f"{prefix}/seed {seed}": value for seed, value in zip(point.seeds, of_seeds, strict=True)}
-    return out
-
-
-def _step(cell: Cell, point: Point) -> int:
-    """Epochs from the start of the cell's first own training."""
-    if point.stage == "backbone":
-        return point.epoch
-    number = int(point.stage.removeprefix("round "))
-    return sum(cell.protocol.cst_epochs(i) for i in range(number - 1)) + point.epoch

@@ -12,7 +12,8 @@ import pytorch_lightning as pl
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import METHODS, Job, backbones
+from benchmarks.grid import METHODS, Cell, Job, backbones
+from benchmarks.statistics import summarise
 from benchmarks.store import finite_or_none
 from cst_lightning.stacked import StackedModule
 
@@ -33,6 +34,37 @@ class Point:
     grid: list[float]  # of the variants
     training_loss: list[list[float]]
     validation_nll: list[list[float]] | None
+
+
+def logged(method: str, point: Point) -> dict[str, Any]:
+    """What a point of a training adds to the run of ``method``: by seed, mean and standard error over the seeds.
+
+    With CVAT every weight has a mean of its own: which one is chosen is known at the end.
+    """
+    if method not in point.methods:
+        return {}
+    cvat, series = METHODS[method].cvat, {"training_loss": point.training_loss, "validation_nll": point.validation_nll}
+    out: dict[str, Any] = {"epoch": point.epoch, "stage": point.stage}
+    for name, values in series.items():
+        for variant, weight in enumerate(point.grid) if values is not None else ():
+            if method != "backbone" and (weight > 0) != cvat:
+                continue
+            of_seeds = [seed[variant] for seed in values or []]
+            summary = summarise(of_seeds, len(of_seeds))
+            several = cvat or (method == "backbone" and len(point.grid) > 1)
+            prefix = f"{name}/weight {weight}" if several else name
+            if summary is not None:
+                out[f"{prefix}/mean"], out[f"{prefix}/standard_error"] = summary.mean, summary.standard_error
+            out |= {f"{prefix}/seed {seed}": value for seed, value in zip(point.seeds, of_seeds, strict=True)}
+    return out
+
+
+def step_of(cell: Cell, point: Point) -> int:
+    """Epochs from the start of the cell's first own training."""
+    if point.stage == "backbone":
+        return point.epoch
+    number = int(point.stage.removeprefix("round "))
+    return sum(cell.protocol.cst_epochs(i) for i in range(number - 1)) + point.epoch
 
 
 @dataclass(frozen=True)

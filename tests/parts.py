@@ -11,8 +11,21 @@ from pathlib import Path
 
 import torch
 
-from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes
+from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, StackedModule
+from cst_lightning.estimators import EstimatorBackbone
 from datamodules.base import BanditDataModule, Draw
+
+
+class Silent(StackedModule):
+    """It says nothing to learn."""
+
+    name = "silent"
+
+
+class Empty(EstimatorBackbone):
+    """It has no estimator."""
+
+    name = "empty"
 
 
 class Broken(DirectMethod):

@@ -80,6 +80,14 @@ def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):
     assert troubles == []
 
 
+def test_two_runs_are_compared(runs, browser):
+    page, _ = open_page(browser, runs / "both.html")
+    section = page.locator("section", has=page.get_by_role("heading", name="two against one"))
+    rows = section.locator("tbody tr").all_inner_texts()
+    assert len(rows) == 2 * 3 * 2  # data sets, methods, metrics
+    assert all("+0.0000 ± 0.0000" in row for row in rows)  # seeds 0 and 1 of both are the same trainings
+
+
 def test_runs_of_one_folder_name_stay_apart(runs, tmp_path):
     for number, name in enumerate(("one", "two")):
         shutil.copytree(runs / name, tmp_path / str(number) / "run")

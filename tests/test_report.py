@@ -162,6 +162,40 @@ def test_z_is_in_combined_standard_errors():
     assert row.z == pytest.approx(2)
 
 
+def entry(values, asked=3, dataset="D1", method="pl", oracle=False, settings=None):
+    place = Place(dataset, "dm", method, tuple(range(asked)), "written", "observed_nll", settings or {})
+    numbers = list(values.values())
+    ours = Summary(float(np.mean(numbers)), 0.1, len(numbers), asked)
+    return Entry(place, "nll", "finished", ours, None, None, None, oracle, values, key=f"{dataset}{method}{settings}")
+
+
+def test_two_runs_are_compared_cell_by_cell_over_the_seeds_of_both():
+    first = [entry({0: 1.0, 1: 2.0, 2: 4.0}), entry({0: 1.0, 1: 1.0}, method="pl_cvat")]
+    second = [entry({0: 1.5, 2: 5.0}, oracle=True), entry({0: 1.0}, dataset="D2")]
+    (row,) = analysis.run_differences(first, second).itertuples()
+    assert (row.dataset, row.method, row.oracle, row.difference.n) == ("D1", "pl", True, 2)
+    assert row.difference.mean == pytest.approx(0.75)
+    # with several settings in a run, a cell is compared with its like alone
+    several = [*second, entry({0: 9.0, 1: 9.5, 2: 9.0}, settings={"hidden": 8})]
+    assert len(analysis.run_differences(first, several)) == 1
+
+
+def test_a_cell_that_lost_a_seed_has_no_rank():
+    methods = ("backbone", "pl", "pl_cvat")
+    entries = [entry({0: 1.0, 1: 2.0, 2: 3.0}, dataset=d, method=m) for d in ("D1", "D2") for m in methods]
+    assert analysis.losses(entries).notna().all().all()
+    entries[0] = entry({0: 1.0, 2: 1.0}, method="backbone")
+    assert analysis.losses(entries).isna().sum().sum() == 1
+
+
+def test_what_an_oracle_chose_is_marked_in_every_legend(run):
+    write_report(Store(run))
+    for name in ("rounds", "overlap", "calibration", "curves"):
+        text = (run / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        assert "†" in text, name
+        assert "an oracle chose its weight" in text, name
+
+
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_committed_tables_match_the_committed_records(folder, tmp_path):
     copy = tmp_path / folder.name

@@ -92,7 +92,7 @@ def test_finished_cells_are_left_alone(tmp_path, capsys):
     first = numbers(tmp_path)
     assert main([*arguments, "--on-existing", "force"]) == 0
     assert numbers(tmp_path) == first
-    assert "1 jobs, 3 cells, 3 already recorded" in capsys.readouterr().err
+    assert "1 job, 3 cells, 3 already recorded" in capsys.readouterr().err
 
 
 def test_workers_and_company_do_not_change_a_number(tmp_path):
@@ -158,7 +158,7 @@ def test_the_papers_plan_has_72_cells(capsys):
 def test_a_plan_runs_and_writes_nothing_and_shows_what_is_done(tmp_path, capsys):
     arguments = [*TINY, "--out", str(tmp_path / "out"), "--plan"]
     assert main(arguments) == 0
-    assert "3 cells in 1 jobs, 3 to run" in capsys.readouterr().out
+    assert "3 cells in 1 job, 3 to run" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     assert main(arguments[:-1]) == 0
     capsys.readouterr()
@@ -194,6 +194,8 @@ def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
         (["--backbones", "dmm"], "unknown backbone 'dmm': did you mean dm"),
         (["--backbones", "tests.parts.None"], "cannot be imported"),
         (["--backbones", "pathlib.Path"], "is no StackedModule"),
+        (["--backbones", "tests.parts.Silent"], "tests.parts.Silent has no loss: it must define entries or batch_loss"),
+        (["--backbones", "tests.parts.Empty", "--methods", "backbone"], "has no estimator"),
         (["--methods", "pll"], "unknown method 'pll': did you mean pl"),
         (["--preset", "papr"], "unknown preset 'papr': did you mean paper"),
         (["--protocol", "releasd"], "unknown protocol 'releasd': did you mean released"),
@@ -202,14 +204,14 @@ def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
         (["--seeds", "0", "0..2"], "seeds: 0 is given twice"),
         (["--seeds", "3..1"], "seeds: '3..1' is neither"),
         (["--seeds", "-1"], "seeds"),
-        (["--cvat-weights", "a"], "cvat_weights"),
+        (["--cvat-weights", "a"], "--cvat-weights=a: allowed is a number"),
         (["--cvat-weights", "0"], "weight 0 is the method pl"),
-        (["--override.hidden", "none"], "override.hidden"),
+        (["--override.hidden", "none"], "--override.hidden=none: allowed is an integer"),
         (["--override.hidden", "0"], "hidden=0"),
-        (["--override.stopping", "sometimes"], "override.stopping"),
+        (["--override.stopping", "sometimes"], "--override.stopping=sometimes: allowed is "),
         (["--workers", "0"], "workers=0"),
         (["--json"], "--json goes with --plan"),
-        (["--device", "tpu"], "device"),
+        (["--device", "tpu"], "--device=tpu: allowed is auto, cpu, cuda"),
         pytest.param(
             ["--device", "cuda"], "device=cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
         ),

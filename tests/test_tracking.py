@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from wandb.proto import wandb_internal_pb2
 
-from benchmarks import tracking
+from benchmarks import tracking, watching
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking, unsynced
@@ -144,7 +144,8 @@ def test_disabled_leaves_nothing(tmp_path):
 def test_a_server_that_is_not_there_is_told_at_the_end_and_stops_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.setattr(tracking, "_CLOSE_S", 5)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
+    monkeypatch.setattr(tracking, "_CLOSE_S", 2)
     assert sweep([*FAST, "--methods", "backbone", "--wandb", "online", "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "W&B" in said
@@ -169,8 +170,8 @@ def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
 
 def test_what_a_point_adds_to_each_method():
     point = Point("round 1", ["pl", "pl_cvat"], 4, [3, 8], [0.0, 1.0], [[1.0, 5.0], [3.0, 7.0]], None)
-    assert tracking._logged("backbone", point) == {}
-    pl, cvat = tracking._logged("pl", point), tracking._logged("pl_cvat", point)
+    assert watching.logged("backbone", point) == {}
+    pl, cvat = watching.logged("pl", point), watching.logged("pl_cvat", point)
     assert (pl["training_loss/mean"], pl["training_loss/standard_error"], pl["training_loss/seed 8"]) == (2, 1, 3)
     assert (cvat["training_loss/weight 1.0/mean"], cvat["training_loss/weight 1.0/seed 3"]) == (6, 5)
     assert not any("weight" in name for name in pl)

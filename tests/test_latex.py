@@ -1,0 +1,34 @@
+"""The LaTeX tables compile, where there is an engine."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import find_places
+from benchmarks.store import Store
+from benchmarks.tables import make_entries, to_latex
+
+RESULTS = Path(__file__).parents[1] / "results"
+ENGINE = next(filter(None, map(shutil.which, ("pdflatex", "tectonic"))), None)
+DOCUMENT = r"""\documentclass{article}
+\usepackage{booktabs,graphicx}
+\begin{document}
+\noindent %s
+\end{document}
+"""
+
+
+@pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine on this machine")
+@pytest.mark.parametrize("run", ["released", "quick"])
+def test_a_table_compiles_and_fits_the_text(run, tmp_path):
+    entries = make_entries(find_places(Store(RESULTS / run)), "nll")
+    odd = replace(entries[0], place=replace(entries[0].place, backbone=r"my_package.A&B#$%{}~^\end"))
+    (tmp_path / "table.tex").write_text(DOCUMENT % to_latex([odd, *entries[1:]]), encoding="utf-8")
+    options = ["-interaction=nonstopmode", "-halt-on-error"] if "pdflatex" in ENGINE else []
+    done = subprocess.run([ENGINE, *options, "table.tex"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    assert (tmp_path / "table.pdf").stat().st_size > 1000

@@ -1,0 +1,120 @@
+"""W&B online, against a server on loopback: what it is told, and what becomes of a sweep when it fails."""
+
+import json
+
+import pytest
+
+from benchmarks import tracking
+from benchmarks.sweep import main as sweep
+from benchmarks.tracking import unsynced
+from tests.wandb_server import KEY, serving
+
+FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1", "--wandb", "online"]
+FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
+NAMES = {f"multilabel/dm/{method}" for method in ("backbone", "pl", "pl_cvat")} | {"summary"}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with serving() as started:
+        monkeypatch.delenv("WANDB_MODE", raising=False)
+        monkeypatch.setenv("WANDB_BASE_URL", started.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
+        monkeypatch.setattr(tracking, "_CLOSE_S", 3)
+        yield started
+
+
+def check_against_records(server, folder, names=NAMES):
+    """Each run is there once, and has the records' numbers and every point of its curve once."""
+    assert sorted(run.name for run in server.runs.values()) == sorted(names)
+    cells = {run.name: run for run in server.runs.values()}
+    for path in (folder / "cells").glob("*.json"):
+        record = json.loads(path.read_text())
+        identity = record["identity"]
+        run = cells[f"multilabel/dm/{identity['method']}"]
+        assert run.config["identity"] == identity
+        assert run.config["protocol"] == record["protocol"]
+        for metric in record["metrics"]:
+            values = [result["metrics"][metric] for result in record["results"]]
+            assert [run.summary[f"{metric}/seed {seed}"] for seed in (0, 1)] == values
+            assert run.summary[f"{metric}/mean"] == pytest.approx(sum(values) / 2, rel=1e-15)
+            assert run.summary[f"{metric}/n"] == 2
+        steps = [run.history[line]["_step"] for line in sorted(run.history)]
+        assert steps == ([1, 2, 3] if identity["method"] == "backbone" else [1, 2, 3, 4])
+        losses = [row for row in run.history.values() if any(key.startswith("training_loss") for key in row)]
+        assert len(losses) == len(steps)
+        assert run.exit_code == 0
+
+
+def test_the_server_has_what_the_records_say(server, tmp_path, capsys):
+    assert sweep([*FAST, "--wandb-project", "mine", "--wandb-tags", "a", "b", "--out", str(tmp_path / "run")]) == 0
+    check_against_records(server, tmp_path / "run")
+    assert "records" in server.artifacts
+    assert "W&B failed" not in capsys.readouterr().err
+    for run in server.runs.values():
+        assert (run.tags, run.job_type) == (["a", "b"], "written")
+        assert run.group.startswith("run-")
+    assert unsynced(tmp_path / "run") == []
+    # the same command again sends nothing
+    asked = len(server.seen)
+    assert sweep([*FAST, "--out", str(tmp_path / "run")]) == 0
+    assert len(server.seen) == asked
+
+
+def fail_at(server, monkeypatch, name, fault):
+    """The server fails when it is told of the run ``name``."""
+    plain = server.upsert
+
+    def upsert(given):
+        if given["displayName"] == name:
+            server.fault = fault
+        return plain(given)
+
+    monkeypatch.setattr(server, "upsert", upsert)
+
+
+@pytest.mark.parametrize("fault", ["500", "hang"])
+def test_an_outage_in_the_middle_is_told_and_all_is_there_after_a_sync(server, fault, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "run"
+    fail_at(server, monkeypatch, "multilabel/dm/pl", fault)
+    assert sweep([*FAST, "--out", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("W&B failed, and the sweep is whole") == 1
+    assert said.count(f"python -m benchmarks.sweep sync {folder}") == 1
+    assert server.refused > 0
+    assert len(list((folder / "cells").glob("*.json"))) == 3
+    assert unsynced(folder)
+    ids = set(server.runs)
+
+    monkeypatch.undo()
+    server.mend()
+    monkeypatch.setenv("WANDB_BASE_URL", server.url)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert sweep(["sync", str(folder)]) == 0
+    assert ids <= set(server.runs)
+    check_against_records(server, folder)
+    assert unsynced(folder) == []
+
+
+def test_a_wrong_key_is_told_and_harms_nothing(server, tmp_path, capsys):
+    server.fault = "401"
+    assert sweep([*FAST, "--out", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "W&B failed, and the sweep is whole" in said
+    assert "401" in said
+    assert said.count("benchmarks.sweep sync") == 1
+    assert server.runs == {}
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 3
+    assert {path.name.split("-")[0] for path in unsynced(tmp_path)} == {"offline"}
+
+
+def test_a_server_that_comes_back_gets_the_rest_of_the_sweep_in_the_same_runs(server, tmp_path):
+    folder = tmp_path / "run"
+    server.fault = "401"
+    assert sweep([*FAST, "--methods", "backbone", "--out", str(folder)]) == 0
+    server.mend()
+    assert sweep([*FAST, "--out", str(folder)]) == 0
+    assert {run.name for run in server.runs.values()} == NAMES - {"multilabel/dm/backbone"}
+    assert sweep(["sync", str(folder)]) == 0
+    check_against_records(server, folder)
