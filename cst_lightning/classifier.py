@@ -165,18 +165,26 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     ) -> Feedback:
         n_rows = len(frame)
         if n_rows < 2 * N_FOLDS:
-            raise InputError(f"the log has {n_rows} rows: at least {2 * N_FOLDS} are needed, and some hundred to learn")
+            raise InputError(
+                f"X has n_samples={n_rows}: at least {2 * N_FOLDS} rows are needed, and some hundred to learn"
+            )
         taken, seen = actions.index(action), outcomes.index(outcome)
         for role, column in (("action", taken), ("outcome", seen)):
             if len(column) != n_rows:
                 raise InputError(f"{role} has {len(column)} rows, X has {n_rows}")
+        for labels in (actions, outcomes):
+            if len(labels.values) > n_rows / 2 and isinstance(labels.values[0], float):
+                raise InputError(
+                    f"Unknown label type: {labels.role} holds {len(labels.values)} different numbers in {n_rows} rows, "
+                    "so it is continuous: cut it into a few classes"
+                )
         missing = np.flatnonzero(taken < 0)
         if len(missing):
             raise InputError(f"action is missing in row {missing[0]}: every row needs the action that was taken")
         if len(outcomes.values) < 2:
             raise InputError(
                 f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "
-                "fewer than two different outcomes"
+                "fewer than two classes"
             )
         self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
         x = self.encoder_.transform(frame)
@@ -258,8 +266,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Probability of each outcome under each action, ``[n, K, m]``, ordered as ``actions_`` and ``classes_``."""
         check_is_fitted(self)
-        validate_data(self, X, skip_check_array=True, reset=False)
         frame = as_frame(X)
+        validate_data(self, X, skip_check_array=True, reset=False)
         if frame.shape[1] != self.n_features_in_:
             raise InputError(f"X has {frame.shape[1]} columns, and had {self.n_features_in_} in training")
         x = torch.from_numpy(self.encoder_.transform(frame))
@@ -267,7 +275,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The likeliest outcome under each action, ``[n, K]``, as it was labelled."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(-1)])
+        likeliest = self.predict_proba(X).argmax(-1)
+        return np.asarray(self.classes_[likeliest])
 
     def recommend(self, X: Any, value: Any = None, actions: Any = None) -> NDArray[Any]:  # noqa: N803
         """The action of highest expected value, ``[n]``, as it was labelled.

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import check_array
 
@@ -92,6 +93,8 @@ def _series(role: str, column: Any) -> pd.Series[Any]:
         column = column.to_pandas()
     array = column if isinstance(column, pd.Series) else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
+        said = f"A column-vector y was passed when a 1d array was expected: the one column of {role} is taken"
+        warnings.warn(said, DataConversionWarning, stacklevel=3)
         array = np.asarray(array)[:, 0]
     if array.ndim != 1:
         raise InputError(f"{role} has shape {array.shape}: one value a row is allowed")

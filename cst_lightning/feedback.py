@@ -282,7 +282,7 @@ def _weights(value: Any, size: tuple[int, ...]) -> Tensor:
         raise InputError(f"weight is {float(tensor[replicate, row])} in row {row}: allowed are finite values from 0")
     mean = tensor.mean(1, keepdim=True)
     if (mean == 0).any():
-        raise InputError("weight is 0 in every row: at least one must count")
+        raise InputError("every weight is zero: at least one row must count")
     return tensor / mean
 
 

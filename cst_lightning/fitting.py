@@ -83,3 +83,4 @@ def fit(
         if not module.has_gradient:
             warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
         pl.Trainer(**arguments).fit(module, datamodule=data)
+    module.trainer = None  # with its optimizer and its data; what was trained is the module's

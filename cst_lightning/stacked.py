@@ -302,6 +302,7 @@ class StackedModule(pl.LightningModule):
     @override
     def teardown(self, stage: str) -> None:
         self._fitting = False
+        vars(self).pop("_epoch", None)  # it holds on to the optimizer
 
     @override
     def on_fit_start(self) -> None:

@@ -382,7 +382,7 @@ def test_bad_options_are_told(settings, message):
 
 def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
     x, action, outcome = make_log()
-    with pytest.raises(InputError, match="the log has 9 rows"):
+    with pytest.raises(InputError, match="n_samples=9"):
         CounterfactualClassifier(**QUICK).fit(x[:9], action[:9], outcome[:9])
     action, outcome = action.copy(), outcome.copy()
     action[5] = "once"

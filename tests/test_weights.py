@@ -93,7 +93,7 @@ def test_rules_look_at_weights(name):
     [
         ([-1.0, *[1.0] * 39], "weight is -1.0 in row 0"),
         ([float("nan"), *[1.0] * 39], "weight is nan in row 0"),
-        ([0.0] * 40, "weight is 0 in every row"),
+        ([0.0] * 40, "every weight is zero"),
         ([1.0], "weight has shape"),
     ],
 )
