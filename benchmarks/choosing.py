@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-dir", default=None, help="folder of Scene and Yeast")
     parser.add_argument("--out", type=Path, default=Path("results/choosing"))
     parser.add_argument("--max-epochs", type=int, default=2000)
+    parser.add_argument(
+        "--cvat-weights", type=float, nargs="*", default=MATCHED.cvat_weights, help="none: without CVAT"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     quiet()
@@ -59,10 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.datasets:
         file = options.out / f"{name}.json"
         asked = {"dataset": name, "backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
+        asked["cvat_weights"] = list(options.cvat_weights)
         if file.exists() and json.loads(file.read_text())["asked"] == asked:
             continue
         print(f"{name}: training", flush=True)
-        tried = try_candidates(name, options.backbone, seeds, options.data_dir, options.max_epochs)
+        tried = try_candidates(
+            name, options.backbone, seeds, options.data_dir, options.max_epochs, options.cvat_weights
+        )
         write_text(file, json.dumps({"asked": asked, "tried": tried}, indent=1))
     table = regrets(options.out, options.datasets)
     table.to_csv(options.out / "regrets.csv", index=False)
@@ -72,7 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def try_candidates(
-    name: str, backbone: str, seeds: Sequence[int], data_dir: str | None, max_epochs: int
+    name: str,
+    backbone: str,
+    seeds: Sequence[int],
+    data_dir: str | None,
+    max_epochs: int,
+    cvat_weights: Sequence[float],
 ) -> list[dict[str, Any]]:
     """One row a candidate and seed: its method and weight, its score by each rule, its NLL on the test set."""
     classifier = CounterfactualClassifier(max_epochs=max_epochs)
@@ -86,7 +97,7 @@ def try_candidates(
     fitter(stack, data)
     modules, names, weights = [stack], ["backbone"], [0.0]
     for plain, labels in (("pl", "hard"), ("pl_soft", "soft")):
-        grid = [0.0, *protocol.cvat_weights]
+        grid = [0.0, *cvat_weights]
         relabelled = protocol.replace(labels=labels)
         modules.append(self_train(stack, data, cvat_weights=grid, fitter=fitter, protocol=relabelled))
         names += [plain if weight == 0 else f"{plain}_cvat" for weight in grid]
@@ -156,6 +167,8 @@ def regrets(folder: Path, datasets: Sequence[str]) -> pd.DataFrame:
     for name in datasets:
         tried = pd.DataFrame(json.loads((folder / f"{name}.json").read_text())["tried"])
         for method in METHODS:
+            if method not in set(tried.method):
+                continue
             simpler = {"backbone", method, method.removesuffix("_cvat")}
             among = tried[tried.method.isin(simpler)]
             backbone = among[among.method == "backbone"].set_index("seed").nll

@@ -12,6 +12,7 @@ from benchmarks.options import make_parser
 from benchmarks.report import main as report
 from benchmarks.sweep import main as sweep
 from cst_lightning import fit, self_train
+from cst_lightning.__main__ import parser as log_parser
 from cst_lightning.metrics import METRICS, evaluate
 from cst_lightning.selection import RULES
 from tests.conftest import TinyDataModule, tiny_protocol
@@ -73,6 +74,16 @@ LINES = [
 @pytest.mark.parametrize(("page", "line"), LINES)
 def test_every_command_that_is_only_shown_is_accepted(page, line):
     make_parser().parse_args(shlex.split(line))
+
+
+LOG_LINES = [
+    line for page in PAGES for line in re.findall(r"^    python -m cst_lightning (.*)$", page.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("line", LOG_LINES)
+def test_every_command_for_a_log_is_accepted(line):
+    log_parser().parse_args(shlex.split(line))
 
 
 @pytest.mark.parametrize(
