@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentError, ArgumentParser
 
+from benchmarks.executors import local
 from benchmarks.job import Settings, run_job
 from benchmarks.options import jobs_of, make_parser
 from benchmarks.store import ASIDE, Store
@@ -119,7 +120,7 @@ def _start(folder: Path) -> BaseProcess:
 
 def _drive(folder: Path) -> None:
     """A sweep's driver, whose workers are forked too; what it says goes nowhere."""
-    multiprocessing.set_start_method("fork", force=True)
+    local.start_method = "fork"
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)

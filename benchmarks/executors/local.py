@@ -26,6 +26,8 @@ from benchmarks.store import OutputError, Store
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
+#: of workers: a server that forks is safe on Linux alone, since numerical libraries are imported in it
+start_method = "forkserver" if sys.platform == "linux" else "spawn"
 _Waiting = tuple[Job, tuple[str, ...]]  # a job and why its earlier attempts failed
 
 
@@ -175,14 +177,12 @@ def no_interrupt() -> Iterator[None]:
 @contextmanager
 def worker_context() -> Iterator[multiprocessing.context.BaseContext]:
     """How workers start: from a server that has the imports, with one thread each and memory that they keep."""
-    # a fork of a process that imported numerical libraries is safe on Linux alone; what the program has set is kept
-    method = multiprocessing.get_start_method(allow_none=True) or ("forkserver" if sys.platform == "linux" else "spawn")
-    context = multiprocessing.get_context(method)
+    context = multiprocessing.get_context(start_method)
     values = {**ONE_THREAD, **KEEP_MEMORY}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
-        if method == "forkserver":
+        if start_method == "forkserver":
             context.set_forkserver_preload(["__main__", "benchmarks.job"])
         yield context
     finally:
