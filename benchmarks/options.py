@@ -18,7 +18,7 @@ from benchmarks.store import write_text
 from benchmarks.texts import printable
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
-from cst_lightning.selection import RULES
+from cst_lightning.selection import known_rules
 
 #: protocol fields with an option of their own, which therefore stand in no --override
 _OWN_OPTIONS = ("name", "cvat_weights", "selection")
@@ -50,7 +50,9 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--methods", type=str, nargs="+", default=None, help=", ".join(METHODS))
     parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
     parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
-    parser.add_argument("--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(RULES)}")
+    parser.add_argument(
+        "--selection", type=str | None, default=None, help=f"chooses the weights: {', '.join(known_rules())}"
+    )
     parser.add_argument(
         "--workers",
         type=int | None,

@@ -30,5 +30,5 @@ METHODS = {
 
 @cache
 def backbones() -> Parts[StackedModule]:
-    """All backbones of the package."""
-    return find_parts("backbone", cst_lightning.backbones, StackedModule)
+    """All backbones of the package, and of the entry points ``cst_lightning.backbones``."""
+    return find_parts("backbone", cst_lightning.backbones, StackedModule, "cst_lightning.backbones")

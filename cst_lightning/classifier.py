@@ -27,7 +27,7 @@ from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
 from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
-from cst_lightning.selection import RULES
+from cst_lightning.selection import known_rules
 from cst_lightning.stacked import StackedModule
 
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
@@ -220,7 +220,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _rule(self) -> str | None:
         rule = "observed_nll" if self.selection == "auto" else self.selection
-        honest = ["auto", *(name for name, known in RULES.items() if not known.oracle)]
+        honest = ["auto", *(name for name, known in known_rules().items() if not known.oracle)]
         if rule is not None and rule not in honest:
             raise unknown_name("selection", str(rule), honest)
         return rule

@@ -50,13 +50,22 @@ def whole(record: Any) -> DataLoader[Any]:
 
 
 @contextmanager
-def _without_notices() -> Iterator[None]:
-    """Lightning's lines about devices and products are no news here; its warnings and errors stay."""
+def quiet_trainer(max_epochs: int, **arguments: Any) -> Iterator[pl.Trainer]:
+    """A Trainer on the CPU that keeps, shows and logs nothing, but for what ``arguments`` say otherwise.
+
+    Lightning's lines about devices and products are no news here; its warnings and errors stay.
+    """
     logger = logging.getLogger("pytorch_lightning")
     before = logger.level
     logger.setLevel(max(before, logging.WARNING))
+    arguments = {"max_epochs": max_epochs, "accelerator": "cpu", "devices": 1} | arguments
+    if not arguments.get("barebones"):
+        arguments = _QUIET | arguments
     try:
-        yield
+        with warnings.catch_warnings():
+            for message in _NO_NEWS:
+                warnings.filterwarnings("ignore", message=message)
+            yield pl.Trainer(**arguments)
     finally:
         logger.setLevel(before)
 
@@ -74,13 +83,8 @@ def fit(
     """
     epochs = module.max_epochs if max_epochs is None else max_epochs
     data = LogDataModule(data) if isinstance(data, Feedback) else data
-    arguments: dict[str, Any] = {"max_epochs": epochs, "accelerator": "cpu", "devices": 1} | trainer
-    if not arguments.get("barebones"):
-        arguments = _QUIET | arguments
-    with warnings.catch_warnings(), _without_notices():
-        for message in _NO_NEWS:
-            warnings.filterwarnings("ignore", message=message)
+    with quiet_trainer(epochs, **trainer) as quiet:
         if not module.has_gradient:
             warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
-        pl.Trainer(**arguments).fit(module, datamodule=data)
+        quiet.fit(module, datamodule=data)
     module.trainer = None  # with its optimizer and its data; what was trained is the module's

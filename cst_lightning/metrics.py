@@ -21,6 +21,7 @@ from torchmetrics.functional.classification import (
 
 from cst_lightning.distributions import log_probs, mode, nll, probs
 from cst_lightning.feedback import PotentialOutcomes
+from cst_lightning.registry import with_offered
 
 
 class _Mean(Metric):
@@ -204,6 +205,11 @@ METRICS: dict[str, type[Metric]] = {
 _NEEDS_TRUTH = ("regret", "excess_nll")
 
 
+def known_metrics() -> dict[str, type[Metric]]:
+    """``METRICS``, and those of the entry points ``cst_lightning.metrics``."""
+    return with_offered("metric", METRICS, Metric, "cst_lightning.metrics")
+
+
 def evaluate(logits: Tensor, potential: PotentialOutcomes, names: Sequence[str] = ()) -> dict[str, Tensor]:
     """All metrics that can be had (or those of ``names``), float64 ``[R]`` each.
 
@@ -213,9 +219,9 @@ def evaluate(logits: Tensor, potential: PotentialOutcomes, names: Sequence[str] 
     potential = potential.to(logits.device)
     n_variants = len(logits) // len(potential.outcomes)
     outcomes = potential.outcomes.repeat_interleave(n_variants, 0)
-    values = {}
-    for name in names or METRICS:
-        metric = METRICS[name]().to(logits.device)
+    values, known = {}, known_metrics()
+    for name in names or known:
+        metric = known[name]().to(logits.device)
         if name not in _NEEDS_TRUTH:
             metric.update(logits, outcomes)
         elif potential.probabilities is not None:

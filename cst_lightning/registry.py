@@ -1,23 +1,27 @@
-"""Finding parts (backbones, data sets) by name, or by class path."""
+"""Finding parts (backbones, data sets, ...) by name, or by class path."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cst_lightning.errors import InputError, unknown_name
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclass
 class Parts(Generic[T]):
-    """The parts of a package: name to class, and module to the reason why it could not be imported."""
+    """Parts that were found: name to class, and module or entry point to the reason why it could not be imported."""
 
     kind: str
     base: type[T]
@@ -66,8 +70,11 @@ def path_of(part: type) -> str:
     return f"{part.__module__}.{part.__qualname__}"
 
 
-def find_parts(kind: str, package: ModuleType, base: type[T]) -> Parts[T]:
-    """Every class with a ``name`` (or several ``names``) that a module of ``package`` defines from ``base``.
+def find_parts(kind: str, package: ModuleType, base: type[T], group: str) -> Parts[T]:
+    """The parts of a package, and those that installed packages offer as entry points of ``group``.
+
+    A part is a class with a ``name`` (or several ``names``) that a module of ``package`` defines from ``base``, or that
+    an entry point of one of its names leads to.
 
     Raises:
         InputError: two parts have one name.
@@ -80,11 +87,73 @@ def find_parts(kind: str, package: ModuleType, base: type[T]) -> Parts[T]:
             parts.failed[info.name] = f"{type(error).__name__}: {error}"
             continue
         for part in vars(module).values():
-            if not (inspect.isclass(part) and issubclass(part, base) and part.__module__ == module.__name__):
-                continue
-            own = vars(part)
-            for name in own.get("names") or ((own["name"],) if own.get("name") else ()):
-                if name in parts.found:
-                    raise InputError(f"two parts are called {kind} {name!r}: {parts.found[name]} and {part}")
-                parts.found[name] = part
+            if inspect.isclass(part) and issubclass(part, base) and part.__module__ == module.__name__:
+                for name in _names(part):
+                    _add(kind, parts.found, name, part)
+    offers, failed = offered(kind, group)
+    parts.failed |= failed
+    for name, part in offers.items():
+        if not (inspect.isclass(part) and issubclass(part, base)):
+            parts.failed[f"entry point {name}"] = f"{part!r} is no {base.__name__}"
+        elif name not in _names(part):
+            parts.failed[f"entry point {name}"] = (
+                f"{part.__qualname__} is called {' or '.join(_names(part)) or 'nothing'}"
+            )
+        else:
+            _add(kind, parts.found, name, part)
     return parts
+
+
+def with_offered(kind: str, known: Mapping[str, V], base: type, group: str) -> dict[str, V]:
+    """``known``, and what installed packages offer as entry points of ``group``; a warning names what cannot be had.
+
+    Args:
+        base: what is offered must be one, or a class of it.
+
+    Raises:
+        InputError: two parts have one name.
+    """
+    both, (offers, failed) = dict(known), offered(kind, group)
+    failed = failed | {
+        f"entry point {name}": f"it is no {base.__name__}" for name in offers if not _is(offers[name], base)
+    }
+    for place, reason in failed.items():
+        warnings.warn(f"{kind} left out: {place} of {group} could not be imported: {reason}", stacklevel=2)
+    for name, part in offers.items():
+        if _is(part, base):
+            _add(kind, both, name, part)
+    return both
+
+
+@cache
+def offered(kind: str, group: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the entry points of ``group`` lead to, by name, and the reasons why some could not be imported.
+
+    Raises:
+        InputError: two packages offer one name.
+    """
+    found: dict[str, Any] = {}
+    failed = {}
+    for entry in sorted(entry_points(group=group)):
+        try:
+            part = entry.load()
+        except Exception as error:  # as above
+            failed[f"entry point {entry.name}"] = f"{type(error).__name__}: {error}"
+            continue
+        _add(kind, found, entry.name, part)
+    return found, failed
+
+
+def _is(part: Any, base: type) -> bool:
+    return isinstance(part, base) or (inspect.isclass(part) and issubclass(part, base))
+
+
+def _names(part: type) -> tuple[str, ...]:
+    """Of its own, and not of the class that it extends."""
+    own = vars(part)
+    return tuple(own.get("names") or ((own["name"],) if own.get("name") else ()))
+
+
+def _add(kind: str, found: dict[str, Any], name: str, part: Any) -> None:
+    if found.setdefault(name, part) is not part:
+        raise InputError(f"two parts are called {kind} {name!r}: {found[name]} and {part}")

@@ -23,6 +23,7 @@ from cst_lightning.losses import factual_nll, observed_nll
 from cst_lightning.metrics import evaluate
 from cst_lightning.propensity import estimate_propensities, inverse_propensity_weights
 from cst_lightning.protocols import Protocol
+from cst_lightning.registry import with_offered
 from cst_lightning.stacked import StackedModule
 
 
@@ -119,11 +120,17 @@ RULES = {
 }
 
 
+def known_rules() -> dict[str, Rule]:
+    """``RULES``, and those of the entry points ``cst_lightning.rules``."""
+    return with_offered("selection rule", RULES, Rule, "cst_lightning.rules")
+
+
 def get_rule(name: str) -> Rule:
     """The rule called ``name``; an unknown name is an error with the nearest ones."""
-    if name not in RULES:
-        raise unknown_name("selection rule", name, RULES)
-    return RULES[name]
+    known = known_rules()
+    if name not in known:
+        raise unknown_name("selection rule", name, known)
+    return known[name]
 
 
 def scores(

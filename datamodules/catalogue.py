@@ -22,8 +22,9 @@ ALIASES = {"o": "overlap", "K": "n_prices", "n": "n_train"}
 
 @cache
 def data_modules() -> Parts[BanditDataModule]:
-    """All data modules of the package."""
-    return find_parts("data set", datamodules, BanditDataModule)  # type: ignore[type-abstract]
+    """All data modules of the package, and of the entry points ``cst_lightning.data_modules``."""
+    base: type[BanditDataModule] = BanditDataModule  # type: ignore[type-abstract]
+    return find_parts("data set", datamodules, base, "cst_lightning.data_modules")
 
 
 @dataclass(frozen=True)

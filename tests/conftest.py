@@ -10,7 +10,10 @@ import torch
 from hypothesis import settings
 
 from benchmarks.grid import backbones
-from cst_lightning import Feedback, PotentialOutcomes, Protocol, fit, get_protocol
+from cst_lightning import Feedback, PotentialOutcomes, fit
+from cst_lightning.testing import close as close
+from cst_lightning.testing import state_of as state_of
+from cst_lightning.testing import tiny_protocol as tiny_protocol
 from datamodules.base import BanditDataModule, Draw
 
 torch.set_num_threads(1)
@@ -41,13 +44,6 @@ class TinyDataModule(BanditDataModule):
         return Draw(log, potential, potential.row_range(0, n // 2), potential)
 
 
-def tiny_protocol(name: str = "written", **changes) -> Protocol:
-    """A protocol of that name with small networks and few epochs."""
-    small = {"hidden": 6, "hidden_udm": 6, "hidden_cst": 6, "batch_size": 16, "max_epochs": 3, "max_epochs_hsic": 3}
-    small |= {"max_epochs_udm": 3, "max_epochs_cst": [3]}
-    return get_protocol(name).replace(**{**small, **changes})
-
-
 #: trained by gradients; scikit-learn's learners have tests of their own
 BACKBONES = sorted(name for name, part in backbones().found.items() if part.has_gradient)
 
@@ -62,14 +58,6 @@ def train(backbone, protocol, data, **changes):
 
 def make_data(seeds, protocol, **sizes):
     return TinyDataModule(seeds, protocol.holdout, **sizes)
-
-
-def state_of(module, replicate):
-    return {name: value[replicate] for name, value in module.replicate_state().items()}
-
-
-def close(one, other, tolerance=2e-5):
-    return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=tolerance) for name in one)
 
 
 @pytest.fixture

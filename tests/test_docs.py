@@ -11,6 +11,7 @@ from benchmarks.grid import backbones
 from benchmarks.options import make_parser
 from benchmarks.report import main as report
 from benchmarks.sweep import main as sweep
+from benchmarks.train import main as train
 from cst_lightning import fit, self_train
 from cst_lightning.__main__ import parser as log_parser
 from cst_lightning.metrics import METRICS, evaluate
@@ -19,7 +20,7 @@ from tests.conftest import TinyDataModule, tiny_protocol
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-COMMANDS = {"benchmarks.sweep": sweep, "benchmarks.report": report}
+COMMANDS = {"benchmarks.sweep": sweep, "benchmarks.report": report, "benchmarks.train": train}
 
 
 def run_python(page):
@@ -57,6 +58,7 @@ def test_every_command_runs(page, monkeypatch):
         for line in block.replace("\\\n", " ").splitlines():
             python, option, module, *arguments = shlex.split(line)
             assert (python, option) == ("python", "-m")
+            monkeypatch.setattr("sys.argv", [module])
             assert COMMANDS[module](arguments) == 0, line
 
 

@@ -4,11 +4,13 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics import Metric
 
 from benchmarks.grid import METHODS, Cell, backbones, make_jobs, parse_seeds
 from benchmarks.plan import estimate_seconds, said
 from cst_lightning import InputError, Protocol, StackedModule, get_protocol
-from cst_lightning.registry import find_parts
+from cst_lightning.metrics import NLL, HammingLoss
+from cst_lightning.registry import find_parts, with_offered
 from datamodules.catalogue import DataSpec, data_modules
 
 OTHER = {
@@ -140,7 +142,7 @@ PART = "from cst_lightning import DirectMethod\nclass Part(DirectMethod):\n    n
 
 def test_a_part_that_cannot_be_imported_is_listed_with_its_reason(tmp_path, monkeypatch):
     module = package(tmp_path, monkeypatch, good=PART.format("good"), bad="import nothing_of_that_name")
-    parts = find_parts("backbone", module, StackedModule)
+    parts = find_parts("backbone", module, StackedModule, "of.nobody")
     assert set(parts.found) == {"good"}
     with pytest.raises(
         InputError, match=r"bad could not be imported: ModuleNotFoundError: No module named 'nothing_of"
@@ -151,7 +153,61 @@ def test_a_part_that_cannot_be_imported_is_listed_with_its_reason(tmp_path, monk
 def test_two_parts_of_one_name_are_an_error(tmp_path, monkeypatch):
     module = package(tmp_path, monkeypatch, one_=PART.format("same"), two_=PART.format("same"))
     with pytest.raises(InputError, match="two parts are called backbone 'same'"):
-        find_parts("backbone", module, StackedModule)
+        find_parts("backbone", module, StackedModule, "of.nobody")
+
+
+def offer(tmp_path, monkeypatch, name, group, entries):
+    """A distribution on the path that offers ``entries`` under ``group``."""
+    folder = tmp_path / f"{name}-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{entry} = {path}" for entry, path in entries.items()]
+    (folder / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_an_installed_package_offers_parts_by_entry_points(tmp_path, monkeypatch):
+    module = package(tmp_path, monkeypatch, good=PART.format("good"))
+    path = tmp_path / "offered_by_a_test.py"
+    path.write_text(f"{PART.format('fifth')}class Nameless(Part): pass\n")
+    entries = {
+        "fifth": "offered_by_a_test:Part", "other": "offered_by_a_test:Nameless", "gone": "nothing_of_that_name:Part",
+        "number": "math:pi",
+    }  # fmt: skip
+    offer(tmp_path, monkeypatch, "offers", "of.one", entries)
+    parts = find_parts("backbone", module, StackedModule, "of.one")
+    assert set(parts.found) == {"good", "fifth"}
+    assert parts.get("fifth").__module__ == "offered_by_a_test"
+    with pytest.raises(InputError) as raised:
+        parts.get("gone")
+    for reason in (
+        "entry point gone could not be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'",
+        "entry point other could not be imported: Nameless is called nothing",
+        "entry point number could not be imported: 3.14",
+    ):
+        assert reason in str(raised.value)
+
+
+def test_rules_and_metrics_are_offered_too_and_what_is_none_is_left_out_with_a_warning(tmp_path, monkeypatch):
+    entries = {"mine": "cst_lightning.metrics:NLL", "pi": "math:pi", "gone": "nothing_of_that_name:X"}
+    offer(tmp_path, monkeypatch, "offers", "of.three", entries)
+    with pytest.warns(UserWarning, match="metric left out: entry point") as warned:
+        known = with_offered("metric", {"nll": NLL}, Metric, "of.three")
+    assert known == {"nll": NLL, "mine": NLL}
+    assert {str(w.message).split()[5] for w in warned} == {"pi", "gone"}
+    with pytest.raises(InputError, match="two parts are called metric 'mine'"):
+        with_offered("metric", {"mine": HammingLoss}, Metric, "of.three")
+
+
+@pytest.mark.parametrize("taken", ["package", "entry point"])
+def test_an_entry_point_of_a_name_that_is_taken_is_an_error(taken, tmp_path, monkeypatch):
+    module = package(tmp_path, monkeypatch, good=PART.format("good"))
+    name = {"package": "good", "entry point": "sixth"}[taken]
+    for number in (1, 2):
+        (tmp_path / f"offered_{name}_{number}.py").write_text(PART.format(name))
+        offer(tmp_path, monkeypatch, f"offers_{number}", f"of.two.{taken}", {name: f"offered_{name}_{number}:Part"})
+    with pytest.raises(InputError, match=f"two parts are called backbone '{name}': .*offered_"):
+        find_parts("backbone", module, StackedModule, f"of.two.{taken}")
 
 
 def test_everything_is_registered():

@@ -6,6 +6,7 @@ from sklearn.metrics import hamming_loss, log_loss, roc_auc_score
 from cst_lightning import PotentialOutcomes, evaluate
 from cst_lightning.distributions import probs
 from cst_lightning.metrics import METRICS, reliability
+from cst_lightning.testing import check_metric
 
 
 def problem(m=2, r=2, n=200, k=3):
@@ -44,14 +45,9 @@ def test_auc_ranks_saturated_predictions_and_is_unknown_for_one_outcome():
     assert evaluate(logits, PotentialOutcomes(torch.zeros(1, 300, 1), 0 * outcomes))["auc"].isnan().all()
 
 
-def test_batches_add_up():
-    logits, potential = problem()
-    for name, metric_class in METRICS.items():
-        field = "probabilities" if name in ("regret", "excess_nll") else "outcomes"
-        metric = metric_class()
-        for rows in (slice(0, 70), slice(70, 71), slice(71, 200)):
-            metric.update(logits[:, rows], getattr(potential, field)[:, rows])
-        assert torch.allclose(metric.compute().double(), evaluate(logits, potential)[name]), name
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_keeps_what_is_promised(name):
+    check_metric(METRICS[name], of="probabilities" if name in ("regret", "excess_nll") else "outcomes")
 
 
 def test_the_truth_has_no_regret_and_no_excess():

@@ -9,23 +9,16 @@ from torch import nn
 
 from benchmarks.grid import backbones
 from cst_lightning import DirectMethod, Feedback, InputError, UniformDM, fit, self_train
+from cst_lightning.testing import check_backbone
 from tests.conftest import BACKBONES, TinyDataModule, close, make_data, state_of, tiny_protocol, train
 
 PROTOCOLS = ("written", "released", "matched")
 
 
-@pytest.mark.parametrize("protocol_name", PROTOCOLS)
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_a_stack_equals_its_parts_in_any_order(backbone, protocol_name):
-    protocol = tiny_protocol(protocol_name)
-    stack = train(backbone, protocol, make_data([5, 2, 9], protocol))
-    permuted = train(backbone, protocol, make_data([9, 5, 2], protocol))
-    for place, seed in enumerate(stack.seeds):
-        alone = train(backbone, protocol, make_data([seed], protocol))
-        for variant in range(stack.n_variants):
-            own = state_of(stack, place * stack.n_variants + variant)
-            assert close(own, state_of(alone, variant))
-            assert close(own, state_of(permuted, permuted.seeds.index(seed) * stack.n_variants + variant))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("backbone", [*BACKBONES, "constant"])
+def test_every_backbone_keeps_what_is_promised(backbone, protocol):
+    check_backbone(backbones().get(backbone), protocol)
 
 
 @settings(deadline=None, max_examples=8)
@@ -45,33 +38,6 @@ def test_students_do_not_depend_on_the_weights_beside_them(protocol_name, weight
             assert close(state_of(together, place * len(weights) + variant), state_of(alone, place))
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_the_same_job_gives_the_same_numbers(backbone):
-    protocol = tiny_protocol("matched")
-    first, second = (train(backbone, protocol, make_data([1, 3], protocol)) for _ in range(2))
-    for name, value in first.replicate_state().items():
-        assert torch.equal(value, second.replicate_state()[name])
-
-
-@pytest.mark.parametrize("protocol_name", PROTOCOLS)
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_a_replicate_that_fails_harms_nobody(backbone, protocol_name):
-    protocol = tiny_protocol(protocol_name)
-    part = backbones().get(backbone)
-    data = make_data([0, 1, 2], protocol)
-    modules = [part(data.shape, data.seeds, protocol) for _ in range(2)]
-    with torch.no_grad():
-        modules[1].network.linear[0].weight[1] = torch.nan
-    for module in modules:
-        fit(module, data)
-    healthy, hurt = modules
-    assert healthy.failed_epoch.tolist() == [0, 0, 0]
-    assert hurt.failed_epoch.tolist() == [0, 1, 0]
-    for replicate in (0, 2):
-        own = state_of(hurt, replicate)
-        assert all(torch.equal(value, own[name]) for name, value in state_of(healthy, replicate).items())
-
-
 def test_training_goes_on_when_a_replicate_fails_and_stops_when_none_is_left():
     protocol = tiny_protocol(max_epochs=50)
     data = make_data([0, 1], protocol)
@@ -84,15 +50,13 @@ def test_training_goes_on_when_a_replicate_fails_and_stops_when_none_is_left():
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_every_parameter_learns_and_the_loss_falls(backbone):
+def test_the_loss_falls(backbone):
     protocol = tiny_protocol("released", max_epochs=60, max_epochs_hsic=60, max_epochs_udm=60, learning_rate_hsic=1e-3)
     data = make_data([0], protocol)
     part = backbones().get(backbone)
-    module, start = (part(data.shape, data.seeds, protocol) for _ in range(2))
+    module = part(data.shape, data.seeds, protocol)
     fit(module, data, max_epochs=1)
     first = module.training_loss.clone()
-    for name, value in module.replicate_state().items():
-        assert not torch.equal(value, start.replicate_state()[name]), name
     fit(module, data)
     assert (module.training_loss < first).all()
 

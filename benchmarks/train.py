@@ -1,0 +1,100 @@
+"""``python -m benchmarks.train``: one module on one data module, by a Trainer, in the usual form of LightningCLI.
+
+``fit``, ``validate``, ``test`` and ``predict`` take every backbone and data module by the name of its class, and any
+other by its class path. The module's shape and seeds are those of the data.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from typing_extensions import override
+
+from benchmarks.job import quiet
+from benchmarks.store import replace_file
+from cst_lightning.catalogue import backbones
+from cst_lightning.errors import InputError
+from cst_lightning.stacked import StackedModule
+from datamodules.catalogue import data_modules
+
+
+class _CLI(LightningCLI):
+    @override
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.link_arguments("data", "model.init_args.shape", lambda data: data.shape, apply_on="instantiate")
+        parser.link_arguments("data", "model.init_args.seeds", _seeds, apply_on="instantiate")
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """For as long as the module's protocol says, unless the options say how long."""
+        given = self._get(self.config_init, "trainer")
+        if all(given[name] is None for name in ("max_epochs", "max_time")) and given.max_steps == -1:
+            kwargs["max_epochs"] = self.model.max_epochs
+        if not self.model.has_gradient and given.enable_checkpointing is None:
+            kwargs["enable_checkpointing"] = False  # a scikit-learn learner is in no checkpoint
+        return super().instantiate_trainer(**kwargs)
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        """A checkpoint's own shape and seeds would come twice: the data have them."""
+
+    def after_predict(self) -> None:
+        """Keep what was predicted, which the Trainer hands to nobody."""
+        path = Path(self.trainer.log_dir or self.trainer.default_root_dir, "predictions.npy")
+        (predicted,) = self.trainer.predict_loop.predictions
+        replace_file(path, lambda temporary: _save(temporary, predicted.numpy()))
+        print(f"wrote {path}: replicates, rows, actions, outcomes {tuple(predicted.shape)}")
+
+
+def _save(path: Path, values: Any) -> None:
+    with path.open("wb") as file:  # numpy would add a suffix to a name
+        np.save(file, values)
+
+
+def _seeds(data: Any) -> list[int]:
+    """Of the replicates; a log file has one, of the seed that splits its rows."""
+    return list(data.seeds) if hasattr(data, "seeds") else [data.seed]
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """What the ``InputError`` says that this is, or was raised from (jsonargparse wraps those of constructors)."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return None if error is None else str(error)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; bad input is one line and exit status 2."""
+    torch.set_num_threads(1)
+    quiet()
+    try:
+        backbones(), data_modules()  # importing a class is what makes its name known
+        _CLI(
+            StackedModule,
+            pl.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            seed_everything_default=False,  # every replicate draws from its own seed
+            trainer_defaults={"accelerator": "cpu", "log_every_n_steps": 1},
+            args=None if arguments is None else list(arguments),
+            parser_kwargs={"prog": "python -m benchmarks.train", "description": __doc__},
+        )
+    except ValueError as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

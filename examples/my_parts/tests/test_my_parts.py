@@ -1,0 +1,28 @@
+"""Every part keeps what the project promises of its kind."""
+
+import pytest
+from my_parts.backbone import ClippedDM
+from my_parts.data_set import Coupons
+from my_parts.method import ConfidentDM
+from my_parts.metric import AbsoluteError
+from my_parts.rule import WORST_ACTION
+
+from cst_lightning.testing import check_backbone, check_data_module, check_metric, check_rule
+
+
+@pytest.mark.parametrize("backbone", [ClippedDM, ConfidentDM])
+@pytest.mark.parametrize("n_outcomes", [2, 3])
+def test_backbones(backbone, n_outcomes):
+    check_backbone(backbone, n_outcomes=n_outcomes)
+
+
+def test_data_set():
+    check_data_module(Coupons)
+
+
+def test_metric():
+    check_metric(AbsoluteError)
+
+
+def test_rule():
+    check_rule(WORST_ACTION)

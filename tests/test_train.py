@@ -1,0 +1,65 @@
+"""``python -m benchmarks.train``: LightningCLI over every backbone and data module."""
+
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks.train import main
+from tests.parts import Plain
+
+DATA = ["--data", "SyntheticMultiLabelDataModule", "--data.seeds", "[0,3]"]
+QUIET = [f"--trainer.{option}=false" for option in ("enable_progress_bar", "enable_model_summary")]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train"])  # LightningCLI warns of pytest's own options
+    return tmp_path
+
+
+@pytest.mark.parametrize("model", ["DirectMethod", "UniformDM"])
+def test_fit_test_and_predict_by_the_name_of_a_class(model, here, capsys):
+    options = ["--model", model, "--model.protocol", "matched", *DATA, "--data.holdout", "0.2", *QUIET]
+    assert main(["fit", *options, "--trainer.max_epochs", "2"]) == 0
+    (checkpoint,) = here.rglob("*.ckpt")
+    capsys.readouterr()
+    assert main(["test", *options, "--ckpt_path", str(checkpoint)]) == 0
+    assert "test_nll" in capsys.readouterr().out
+    assert main(["predict", *options, "--ckpt_path", str(checkpoint)]) == 0
+    (path,) = here.rglob("predictions.npy")
+    predicted = np.load(path)
+    assert predicted.shape == (2, 150, 4, 2)
+    assert np.allclose(predicted.sum(-1), 1)
+
+
+def test_a_class_path_and_a_config_file(here, capsys):
+    options = ["--model", f"tests.parts.{Plain.__name__}", *DATA, "--trainer.max_epochs", "1"]
+    with pytest.raises(SystemExit) as done:
+        main(["fit", *options, "--print_config"])
+    assert done.value.code == 0
+    written = capsys.readouterr().out
+    assert yaml.safe_load(written)["model"]["class_path"] == "tests.parts.Plain"
+    (here / "options.yaml").write_text(written)
+    assert main(["fit", "--config", "options.yaml", *QUIET]) == 0
+    assert list(here.rglob("epoch=0-*.ckpt"))
+
+
+def test_a_learner_trains_without_a_checkpoint(here):
+    assert main(["fit", "--model", "Constant", *DATA, *QUIET]) == 0
+    assert not list(here.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (["MoonsDataModule"], "batch_size=64: only 50 logged rows"),
+        (["MoonsDataModule", "--data.seeds", "[0,0]"], "seeds=[0, 0]: allowed are different"),
+    ],
+)
+def test_bad_input_is_one_line(data, message, capsys):
+    assert main(["fit", "--model", "DirectMethod", "--data", *data, *QUIET]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert message in line
