@@ -206,12 +206,12 @@ def truth_inconsistency(dataset: str, seed: int, eps: float, price_term: str) ->
     if not isinstance(data, PricingDataModule):
         return None
     x = data.train.x[0].double().numpy()
-    here = data.probability(seed, x) > 0.5
-    changed = np.zeros_like(here)
+    here = data.probabilities(seed, x).argmax(-1)
+    changed = np.zeros(here.shape, dtype=bool)
     for feature, step in product((0, 1), (-eps, eps)):
         moved = x.copy()
         moved[:, feature] += step
-        changed |= (data.probability(seed, moved) > 0.5) != here
+        changed |= data.probabilities(seed, moved).argmax(-1) != here
     return float(changed.mean())
 
 

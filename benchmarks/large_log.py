@@ -39,7 +39,7 @@ def write_log(path: Path, n_rows: int, n_prices: int = 10, demand: str = "D1", s
                 rng = np.random.RandomState((seed, number))
                 x = rng.uniform(size=(min(_GROUP_ROWS, n_rows - first), pricing.n_features))
                 action = draw_actions(pricing.propensity(x), rng)
-                probability = pricing.probability(seed, x)[np.arange(len(x)), action]
+                probability = pricing.probabilities(seed, x)[np.arange(len(x)), action, 1]
                 columns = [*x.astype(np.float32).T, (action + 1).astype(np.int16), rng.binomial(1, probability) == 1]
                 writer.write_table(pa.table(columns, schema=schema))
 

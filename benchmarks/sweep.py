@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks.executors import ray
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
-from benchmarks.grid import Cell, Job
+from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_options
 from benchmarks.parts import Parts, cut
@@ -33,6 +33,8 @@ from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from benchmarks.upkeep import merge, verify
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
+from cst_lightning.self_training import SelfTraining
+from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
 
@@ -250,7 +252,8 @@ def _cores() -> int:
 
 
 def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
-    """Read every data set once for one seed, so that a missing file or a batch too large shows before any work."""
+    """Read every data set once for one seed, so that what cannot be trained on shows before any work."""
+    n_outcomes: dict[DataSpec, int] = {}
     for job in {str(job.dataset): job for job in jobs}.values():
         data = job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
         data.setup()
@@ -258,6 +261,15 @@ def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
             batch_bounds(data.train.n_rows, job.protocol.batch_size)
         except InputError as error:
             raise InputError(f"{job.dataset}: {error}; set another with --override.batch_size") from None
+        n_outcomes[job.dataset] = data.shape.n_outcomes
+    for job in jobs:
+        student = backbones().get(job.backbone).student_class or SelfTraining
+        reads_it = issubclass(student, SelfTraining) and set(job.methods) != {"backbone"}
+        if reads_it and job.protocol.drop_median and n_outcomes[job.dataset] != 2:
+            raise InputError(
+                f"{job.dataset}: drop_median=True is for two outcomes, and there are {n_outcomes[job.dataset]}: "
+                "add --override.drop_median false"
+            )
 
 
 def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int | None) -> None:

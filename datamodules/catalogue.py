@@ -17,7 +17,7 @@ from cst_lightning.registry import Parts, find_parts
 from datamodules.base import BanditDataModule
 
 #: short spellings of options
-ALIASES = {"o": "overlap", "K": "n_prices", "n": "n_train"}
+ALIASES = {"o": "overlap", "K": "n_prices", "m": "n_outcomes", "n": "n_train"}
 
 
 @cache

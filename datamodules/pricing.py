@@ -1,4 +1,4 @@
-"""The pricing data D1 to D5: customers with 50 features, prices 1 to K, buy or not."""
+"""The pricing data D1 to D5: customers with 50 features, prices 1 to K, buy or not (or how many)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 DEMANDS = ("D1", "D2", "D3", "D4", "D5")
 _N_TERMS = 50  # length of a in h(x), whatever the number of features
 _CACHED_ROWS = 512  # rows at a time, so that the sums stay in cache
+# in logits; with steps below 1.4 no customer's likeliest outcome would be one of those between none and the most
+_STEP = 2.0
 
 
 class PricingDataModule(BanditDataModule):
@@ -36,6 +38,9 @@ class PricingDataModule(BanditDataModule):
             of ``o * x_i`` (Table 5). Both over the first ``n_prices`` features.
         n_prices: ``K``, prices 1 to K.
         unlogged: how many of the highest prices the policy never sets: nothing is observed about them.
+        n_outcomes: ``m``, how many a customer buys: 0 to ``m - 1``. With 3: none, one, or many. More than two follow an
+            ordered logit: ``P(r >= k) = expit(v - 2 (k - 1))`` where ``v`` is the logit of buying in the two-outcome
+            data of the same seed, whose contexts and actions are the same.
         n_train, n_validation, n_test: rows; the validation rows are the first of the test rows, as
             in the code, and are not evaluated on.
         n_features: ``d``.
@@ -53,6 +58,7 @@ class PricingDataModule(BanditDataModule):
         overlap: float = 0.0,
         n_prices: int = 5,
         unlogged: int = 0,
+        n_outcomes: int = 2,
         n_train: int = 1000,
         n_validation: int = 500,
         n_test: int = 10_000,
@@ -70,13 +76,15 @@ class PricingDataModule(BanditDataModule):
             raise InputError(f"n_prices={n_prices}: allowed is from 2 to n_features={n_features}")
         if not 0 <= unlogged < n_prices:
             raise InputError(f"unlogged={unlogged}: allowed is from 0, below n_prices={n_prices}")
+        if n_outcomes < 2:
+            raise InputError(f"n_outcomes={n_outcomes}: allowed is from 2")
         if not (n_train >= 1 and 1 <= n_validation < n_test):
             raise InputError(
                 f"n_train={n_train}, n_validation={n_validation}, n_test={n_test}: allowed are "
                 "n_train >= 1 and 1 <= n_validation < n_test"
             )
         self.demand, self.overlap, self.n_prices, self.price_term = demand, overlap, n_prices, price_term
-        self.unlogged = unlogged
+        self.unlogged, self.n_outcomes = unlogged, n_outcomes
         self.n_train, self.n_validation, self.n_test, self.n_features = n_train, n_validation, n_test, n_features
 
     @override
@@ -92,15 +100,19 @@ class PricingDataModule(BanditDataModule):
         test = PotentialOutcomes(
             stack("x_test"),
             stack("test_outcomes"),
-            probabilities=_two_outcomes(stack("test_probability")),
+            self.n_outcomes,
+            probabilities=stack("test_probabilities"),
             propensity=stack("test_propensity"),
         )
         return Draw(
-            log=Feedback(stack("x_train"), action, outcome, self.n_prices, allow_unlogged=self.unlogged > 0),
+            log=Feedback(
+                stack("x_train"), action, outcome, self.n_prices, self.n_outcomes, allow_unlogged=self.unlogged > 0
+            ),
             log_outcomes=PotentialOutcomes(
                 stack("x_train"),
                 log_outcomes,
-                probabilities=_two_outcomes(stack("train_probability")),
+                self.n_outcomes,
+                probabilities=stack("train_probabilities"),
                 propensity=stack("train_propensity"),
             ),
             oracle_validation=test.row_range(0, self.n_validation),
@@ -112,19 +124,18 @@ class PricingDataModule(BanditDataModule):
         a, b, c = self._draw_appeal(rng)
         train_propensity = self.propensity(x_train)
         action = draw_actions(train_propensity, rng)
-        train_probability = self._probability(x_train, a, b, c)
-        test_probability = self._probability(x_test, a, b, c)
+        train_probabilities = self._probabilities(x_train, a, b, c)
+        test_probabilities = self._probabilities(x_test, a, b, c)
         return {
             "x_train": x_train,
             "x_test": x_test,
             "action": action,
             "train_propensity": train_propensity,
             "test_propensity": self.propensity(x_test),
-            "train_probability": train_probability,
-            "test_probability": test_probability,
-            # price by price, row by row
-            "train_outcomes": rng.binomial(1, train_probability.T).T.copy(),
-            "test_outcomes": rng.binomial(1, test_probability.T).T.copy(),
+            "train_probabilities": train_probabilities,
+            "test_probabilities": test_probabilities,
+            "train_outcomes": _draw_outcomes(train_probabilities, rng),
+            "test_outcomes": _draw_outcomes(test_probabilities, rng),
         }
 
     def propensity(self, x: Floats) -> Floats:
@@ -133,11 +144,11 @@ class PricingDataModule(BanditDataModule):
         policy = softmax(first * self.overlap, axis=1) if self.overlap > 0 else first / first.sum(1, keepdims=True)
         return np.pad(policy, ((0, 0), (0, self.unlogged)))
 
-    def probability(self, seed: int, x: Floats) -> Floats:
-        """Probability of buying at each price under the demand of ``seed``, ``[N, K]`` for contexts ``[N, d]``."""
+    def probabilities(self, seed: int, x: Floats) -> Floats:
+        """Of every outcome at each price under the demand of ``seed``, ``[N, K, m]`` for contexts ``[N, d]``."""
         rng = RandomState(data_seed(seed))
         self._draw_contexts(rng)
-        return self._probability(x, *self._draw_appeal(rng))
+        return self._probabilities(x, *self._draw_appeal(rng))
 
     def _draw_contexts(self, rng: RandomState) -> tuple[Floats, Floats]:
         """Of the log and of the test rows."""
@@ -151,11 +162,17 @@ class PricingDataModule(BanditDataModule):
         b, c = (rng.uniform(size=(_N_TERMS, self.n_features)) for _ in range(2))
         return a, b, c
 
-    def _probability(self, x: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
-        """Probability of buying at each price, ``[N, K]``."""
+    def _probabilities(self, x: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
+        logit = self._buying_logit(x, a, b, c)
+        bounds = np.arange(self.n_outcomes - 1) * _STEP
+        at_least = expit(logit[..., None] - bounds)  # 1, 2, ..., m - 1
+        return np.asarray(-np.diff(at_least, axis=-1, prepend=1, append=0))
+
+    def _buying_logit(self, x: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
+        """Logit of buying at each price, ``[N, K]``."""
         price = np.arange(1, self.n_prices + 1)
         if self.demand == "D2":
-            return np.asarray(expit(((x[:, 0] - 0.5) * 5)[:, None] - 0.4 * price))
+            return np.asarray(((x[:, 0] - 0.5) * 5)[:, None] - 0.4 * price)
         base = appeal(x, a, b, c)[:, None]
         factor = 2 if self.price_term == "code" else 1
         if self.demand == "D1":
@@ -166,7 +183,7 @@ class PricingDataModule(BanditDataModule):
             slope = stepwise2(x[:, 0], x[:, 1])[:, None] * price * factor
         else:
             slope = (x[:, 0] + x[:, 1])[:, None] * price
-        return np.asarray(expit(base - slope))
+        return np.asarray(base - slope)
 
 
 def appeal(x: Floats, a: Floats, b: Floats, c: Floats) -> Floats:
@@ -202,5 +219,11 @@ def stepwise2(x: Floats, y: Floats) -> Floats:
     return np.where(y > 0.5, high, low)
 
 
-def _two_outcomes(positive: torch.Tensor) -> torch.Tensor:
-    return torch.stack([1 - positive, positive], -1)
+def _draw_outcomes(probabilities: Floats, rng: RandomState) -> NDArray[np.int64]:
+    """An outcome an entry, ``[N, K]``: price by price, row by row."""
+    by_price = probabilities.swapaxes(0, 1)
+    if probabilities.shape[-1] == 2:
+        return np.asarray(rng.binomial(1, by_price[..., 1]).T.copy())  # as the released code draws them
+    uniform = rng.random_sample(by_price.shape[:2])
+    reached = uniform[..., None] >= by_price.cumsum(-1)[..., :-1]
+    return np.asarray(reached.sum(-1).T.copy())

@@ -146,6 +146,47 @@ def test_cvat_gives_parameters_a_gradient_through_the_last_pass_alone(reduction)
     assert weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("m", [2, 3, 4])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_cvat_and_its_gradient_by_brute_force(m, reduction):
+    n, d, k, xi, eps = 4, 3, 2, 0.7, 0.9
+    weight = seeded(d, k * (m - 1), seed=m).requires_grad_()
+    x, start = seeded(1, n, d, seed=1), seeded(1, n, d, seed=2)
+    counted = torch.tensor([[[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]], dtype=torch.float64)
+
+    def forward(at, w=weight):
+        return torch.tanh(at @ w).mul(3).unflatten(-1, (k, m - 1))
+
+    value = losses.cvat(
+        forward, forward(x), x, start, counted, xi=xi, eps=eps, iterations=2, reduction=reduction
+    )  # fmt: skip
+    value.sum().backward()
+
+    def categorical(logits):
+        return torch.distributions.Categorical(logits=torch.cat([torch.zeros_like(logits[..., :1]), logits], -1))
+
+    @torch.no_grad()
+    def divergence(step, w=weight):  # of the clean outcomes under the weights as they are, whatever w
+        clean, moved = categorical(forward(x[0])), categorical(forward(x[0] + step, w))
+        return (torch.distributions.kl_divergence(clean, moved) * counted[0]).sum(-1)
+
+    direction = start[0] / start[0].norm(dim=-1, keepdim=True)
+    for _ in range(2):
+        h = 1e-5 * torch.eye(d, dtype=torch.float64)
+        slopes = [divergence(xi * (direction + e)) - divergence(xi * (direction - e)) for e in h]
+        gradient = torch.stack(slopes, -1)
+        direction = gradient / gradient.norm(dim=-1, keepdim=True)
+    size = 5 if reduction == "mean" else 1  # entries that count
+    assert value.item() == pytest.approx(divergence(eps * direction).sum().item() / size, rel=1e-5)
+    for place in range(weight.numel()):
+        h = torch.zeros_like(weight).flatten()
+        h[place] = 1e-5
+        up, down = (divergence(eps * direction, weight + s * h.view_as(weight)).sum() for s in (1, -1))
+        assert weight.grad.flatten()[place].item() == pytest.approx(
+            (up - down).item() / 2e-5 / size, rel=1e-3, abs=1e-6
+        )
+
+
 def test_cvat_of_saturated_predictions_is_finite():
     weight = torch.full((1, 2, 2), 500.0, requires_grad=True)
     forward = linear_forward(weight)

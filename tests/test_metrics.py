@@ -50,9 +50,38 @@ def test_every_metric_keeps_what_is_promised(name):
     check_metric(METRICS[name], of="probabilities" if name in ("regret", "excess_nll") else "outcomes")
 
 
-def test_the_truth_has_no_regret_and_no_excess():
-    _, potential = problem()
-    truth = torch.logit(potential.probabilities[..., 1:])
+@pytest.mark.parametrize("m", [2, 3])
+def test_what_needs_the_truth_agrees_with_sums_by_hand(m):
+    logits, potential = problem(m, r=1, n=60)
+    values = evaluate(logits, potential)
+    p, q = potential.probabilities[0].numpy(), probs(logits[0].double()).numpy()
+    excess, regret, reward = [], [], []
+    for row in range(60):
+        best = max(range(3), key=lambda k: sum(r * q[row, k, r] for r in range(m)))
+        worth = [sum(r * p[row, k, r] for r in range(m)) for k in range(3)]
+        regret.append(max(worth) - worth[best])
+        reward.append(int(potential.outcomes[0, row, best]))
+        excess += [sum(p[row, k, r] * np.log(p[row, k, r] / q[row, k, r]) for r in range(m)) for k in range(3)]
+    for name, value in (("excess_nll", excess), ("regret", regret), ("reward", reward)):
+        assert values[name].item() == pytest.approx(np.mean(value), abs=1e-6), name
+
+
+def test_calibration_error_of_three_outcomes_is_of_the_likeliest():
+    logits, potential = problem(3, r=1)
+    p, hit = (v.flatten(0, 1) for v in (probs(logits[0]), potential.outcomes[0] == probs(logits[0]).argmax(-1)))
+    sure, expected = p.max(-1).values, 0.0
+    for low in range(15):
+        rows = (sure > low / 15) & (sure <= (low + 1) / 15)
+        if rows.any():
+            expected += rows.float().mean() * (sure[rows].mean() - hit[rows].float().mean()).abs()
+    assert evaluate(logits, potential)["ece"].item() == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_the_truth_has_no_regret_and_no_excess(m):
+    _, potential = problem(m)
+    log_p = potential.probabilities.log()
+    truth = log_p[..., 1:] - log_p[..., :1]
     values = evaluate(truth, potential)
     assert torch.allclose(values["excess_nll"], torch.zeros(2, dtype=torch.float64), atol=1e-7)
     assert torch.equal(values["regret"], torch.zeros(2, dtype=torch.float64))

@@ -113,6 +113,7 @@ def test_an_action_whose_rows_are_all_held_out_is_an_error():
         ({"overlap": -1}, "overlap"),
         ({"n_prices": 1}, "n_prices"),
         ({"n_prices": 51}, "n_prices"),
+        ({"n_outcomes": 1}, "n_outcomes"),
         ({"n_train": 0}, "n_train"),
         ({"n_validation": 10_000}, "n_validation"),
         ({"price_term": "both"}, "price_term"),
@@ -130,3 +131,41 @@ def test_more_prices_are_possible():
     assert data.shape.n_actions == 9
     bought = data.test.probabilities[0, :, :, 1].mean(0)
     assert (bought[:-1] > bought[1:]).all()
+
+
+@pytest.mark.parametrize("demand", PricingDataModule.names)
+def test_three_outcomes_are_an_ordered_logit_on_the_same_demand(demand):
+    two, three = (PricingDataModule(demand, [0, 2], 0.2, n_outcomes=m, **SMALL) for m in (2, 3))
+    assert three.shape.n_outcomes == 3
+    assert torch.equal(three.train.x, two.train.x)
+    assert torch.equal(three.train.action, two.train.action)
+    logit = torch.logit(two.test.probabilities[..., 1])
+    many = torch.sigmoid(logit - 2)
+    expected = torch.stack([1 - torch.sigmoid(logit), torch.sigmoid(logit) - many, many], -1)
+    assert torch.allclose(three.test.probabilities, expected, atol=1e-12)
+    x = three.test.x[1].double().numpy()  # single precision: the contexts were drawn in double
+    assert np.allclose(three.probabilities(2, x), expected[1], atol=1e-5)
+
+
+def test_outcomes_of_three_follow_their_probabilities():
+    data = PricingDataModule("D3", range(3), n_outcomes=3)
+    potential = data.test
+    shares = torch.nn.functional.one_hot(potential.outcomes, 3).double().mean(1)
+    assert torch.allclose(shares, potential.probabilities.mean(1), atol=0.02)
+    # not only on average: where an outcome is likely it is drawn
+    one_hot = torch.nn.functional.one_hot(potential.outcomes, 3).double()
+    for outcome in range(3):
+        p, drawn = potential.probabilities[..., outcome].flatten(), one_hot[..., outcome].flatten()
+        for part in p.argsort().tensor_split(8):
+            assert drawn[part].mean().item() == pytest.approx(p[part].mean().item(), abs=0.02)
+    assert potential.likeliest().unique().tolist() == [0, 1, 2]
+    taken = data.train_outcomes.outcomes.gather(-1, data.train.action[..., None])[..., 0]
+    assert torch.equal(taken, data.train.outcome)
+
+
+def test_the_floor_of_three_outcomes_is_the_entropy_of_their_probabilities():
+    potential = PricingDataModule("D1", [0], n_outcomes=3, **SMALL).test
+    p = potential.probabilities[0].numpy()
+    floor = potential.floor()
+    assert floor["nll"].item() == pytest.approx(-(p * np.log(p)).sum(-1).mean())
+    assert floor["hamming"].item() == pytest.approx(1 - p.max(-1).mean())
