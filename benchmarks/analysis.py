@@ -205,7 +205,7 @@ def truth_inconsistency(dataset: str, seed: int, eps: float, price_term: str) ->
         return None
     if not isinstance(data, PricingDataModule):
         return None
-    x = data.train.x[0].double().numpy()
+    x = data.contexts(seed).astype(np.float32).astype(np.float64)  # as the log has them
     here = data.probabilities(seed, x).argmax(-1)
     changed = np.zeros(here.shape, dtype=bool)
     for feature, step in product((0, 1), (-eps, eps)):

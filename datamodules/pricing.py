@@ -150,6 +150,10 @@ class PricingDataModule(BanditDataModule):
         self._draw_contexts(rng)
         return self._probabilities(x, *self._draw_appeal(rng))
 
+    def contexts(self, seed: int) -> Floats:
+        """Contexts of the log of ``seed``, holdout and all, ``[N, d]``, without drawing anything else."""
+        return self._draw_contexts(RandomState(data_seed(seed)))[0]
+
     def _draw_contexts(self, rng: RandomState) -> tuple[Floats, Floats]:
         """Of the log and of the test rows."""
         x_train = rng.uniform(size=(self.n_train, self.n_features))
