@@ -315,8 +315,7 @@ def _rounds(records: Sequence[Record], folder: Path) -> list[Section]:
         "Means over seeds, on the training rows. α: the largest share of wrong pseudo-labels of any action and class, "
         "against the Bayes classifier f* (Theorem 1 asks for less than 0.2) and against the outcomes drawn. Err: "
         "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
-        "under a perturbation of the length that CVAT uses (of networks, with two outcomes only), μ the same of f*; "
-        "both from below. Bound: Theorem 1's at "
+        "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
         "fresh weights need not end below their teacher's value."
     )
@@ -356,7 +355,7 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     for name, about, frame, plot in (
         (
             "calibration",
-            "Reliability of the first backbone, of outcome 1 (with more than two, of the likeliest); seeds pooled.",
+            "Reliability of the first backbone; seeds pooled.",
             analysis.calibration,
             figures.plot_calibration,
         ),
