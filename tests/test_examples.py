@@ -24,7 +24,7 @@ def installed(tmp_path):
     lines = [line for group, all in groups for line in (f"[{group}]", *(f"{name} = {to}" for name, to in all.items()))]
     (folder / "entry_points.txt").write_text("\n".join(lines))
     path = os.pathsep.join([str(EXAMPLE), str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"PYTHONPATH": path, "WANDB_MODE": "disabled"}
+    return os.environ | {"PYTHONPATH": path, "WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
 
 
 def run(environment, *arguments):
