@@ -97,7 +97,8 @@ class Parts:
             if failed:
                 seeds, error = seeds_said(failed[0][0].seeds), failed[0][1]["error"]
                 first = f"{len(failed)} of {len(found)} parts failed; that of seeds {seeds}:\n{error}"
-                self._whole.write(cell, failed_record(cell, first, self._device))
+                reasons = failed[0][1]["provenance"].get("failures_before", [])
+                self._whole.write(cell, failed_record(cell, first, self._device, reasons))
                 events.append(Event(whole, "failed", first))
         records = [self._whole.read(cell) for cell in whole.cells]
         if all(record is not None and record["status"] == "finished" for record in records):

@@ -138,6 +138,13 @@ def show_status(folder: Path) -> str:
         raise InputError(
             f"{folder} holds no progress.json: no sweep ever wrote there, or one is just starting"
         ) from None
+    try:
+        return _status_said(state)
+    except (KeyError, TypeError, AttributeError):
+        raise InputError(f"{folder}/progress.json is none that a sweep wrote: delete it") from None
+
+
+def _status_said(state: dict[str, Any]) -> str:
     age = max(0.0, time.time() - state["updated"])
     if state["ended"]:
         lines = [f"{'stopped by Ctrl-C' if state.get('stopped') else 'ended'} {said(age)} ago"]

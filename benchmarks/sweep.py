@@ -148,7 +148,8 @@ def _train(
     tracker: Tracker | None,
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs, or their parts, under a live display; how it ended."""
-    settings = Settings(options.data_dir, options.device, options.on_existing, options.timeout, options.retries)
+    data_dir = None if options.data_dir is None else str(Path(options.data_dir).resolve())  # workers stand elsewhere
+    settings = Settings(data_dir, options.device, options.on_existing, options.timeout, options.retries)
     parts = None
     if options.seeds_per_job is not None:
         parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)

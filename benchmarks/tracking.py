@@ -351,6 +351,7 @@ class _Session:
     def _summary(self) -> None:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
         import wandb
+
         from benchmarks.report import write_report
         from benchmarks.tables import TITLES, make_entries
 

@@ -1,0 +1,50 @@
+"""The study of selection rules, and what the docs say of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.choosing import as_markdown, main, regrets
+
+RESULTS = Path(__file__).parents[1] / "results" / "choosing"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "choosing.md"
+
+
+def test_a_rule_chooses_the_candidate_of_its_lowest_score(tmp_path, capsys):
+    main(
+        ["--datasets", "moons", "--seeds", "0", "1", "--max-epochs", "2", "--cvat-weights", "1", "--out", str(tmp_path)]
+    )
+    assert "method=pl_soft_cvat" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "moons.json").read_text())
+    tried = pd.DataFrame(kept["tried"])
+    assert list(tried[tried.seed == 0].method) == ["backbone", "pl", "pl_cvat", "pl_soft", "pl_soft_cvat"]
+    table = regrets(tmp_path, ["moons"]).set_index(["method", "rule"])
+    among = tried[tried.method.isin(["backbone", "pl_soft"])]
+    chosen = among.loc[among.groupby("seed").dr_nll.idxmin()].nll.mean()
+    assert table.loc[("pl_soft", "dr_nll"), "nll"] == pytest.approx(chosen)
+    assert (table.regret >= 0).all()
+    before = (tmp_path / "moons.json").stat().st_mtime_ns
+    main(
+        ["--datasets", "moons", "--seeds", "0", "1", "--max-epochs", "2", "--cvat-weights", "1", "--out", str(tmp_path)]
+    )
+    assert (tmp_path / "moons.json").stat().st_mtime_ns == before
+
+
+def test_the_committed_table_is_that_of_the_committed_choices():
+    committed = pd.read_csv(RESULTS / "regrets.csv")
+    again = regrets(RESULTS, list(dict.fromkeys(committed.dataset)))
+    for column in ("nll", "regret", "against_backbone", "against_backbone_se"):
+        assert np.allclose(committed[column], again[column], rtol=1e-9)
+    assert (committed.n == 20).all()
+    for method in ("pl", "pl_soft"):
+        part = as_markdown(committed[committed.method == method]).split("\n\n")[1]
+        assert part in PAGE.read_text(), method
+
+
+def test_choosing_by_what_was_observed_is_nowhere_worse_than_the_backbone():
+    committed = pd.read_csv(RESULTS / "regrets.csv")
+    auto = committed[committed.rule == "observed_nll"]
+    assert (auto.against_backbone <= auto.against_backbone_se).all()
