@@ -125,6 +125,7 @@ def test_the_headline_is_that_of_the_committed_results():
     assert f"{(z <= 2).sum()} of the paper's 144 numbers come out within 2 combined standard errors" in text
     assert f"and {(z <= 3).sum()} within 3" in text
     table = pd.read_csv(RESULTS / "released" / "tables.csv")
+    table = table[table["backbone"].isin(["dm", "hsic", "udm"])]
     nll = table[table["metric"] == "nll"].set_index(["dataset", "backbone", "method"])
     means = nll["mean"].unstack()
     assert ((means["pl_cvat"] < means["pl"]) & (means["pl"] < means["backbone"])).sum() == len(means) == 24
