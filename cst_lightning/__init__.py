@@ -11,6 +11,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.logs import read_log
 from cst_lightning.metrics import evaluate
 from cst_lightning.protocols import MATCHED, RELEASED, WRITTEN, Protocol, get_protocol
 from cst_lightning.rounds import Round
@@ -40,5 +41,6 @@ __all__ = [
     "evaluate",
     "fit",
     "get_protocol",
+    "read_log",
     "self_train",
 ]

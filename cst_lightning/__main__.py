@@ -6,19 +6,21 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
 
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
 
+_LONG = 300  # characters of a message
+
 
 def parser() -> ArgumentParser:
     """A subcommand for each function of ``commands.COMMANDS``; ``fit`` also takes the classifier's options."""
-    whole = ArgumentParser(prog="python -m cst_lightning", description=__doc__)
+    whole = ArgumentParser(prog="python -m cst_lightning", description=__doc__, exit_on_error=False)
     commands = whole.add_subcommands(required=True)
     for name, function in COMMANDS.items():
-        one = ArgumentParser(description=(function.__doc__ or "").partition("\n")[0])
+        one = ArgumentParser(description=(function.__doc__ or "").partition("\n")[0], exit_on_error=False)
         one.add_argument("--config", action="config", help="options from a YAML file")
         one.add_function_arguments(function, as_group=False, skip={"classifier"})
         if name == "fit":
@@ -30,7 +32,12 @@ def parser() -> ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
     whole = parser()
-    parsed = whole.parse_args(arguments)
+    try:
+        parsed = whole.parse_args(arguments)
+    except (ArgumentError, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())
+        print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)
+        return 2
     name = parsed["subcommand"]
     options = parsed[name].as_dict()
     options.pop("config", None)
@@ -43,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             COMMANDS[name](**options)
         except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+            data = str(options["data"])
+            print(f"error: {error}" if data in str(error) else f"error: {data}: {error}", file=sys.stderr)
             return 2
     return 0
 

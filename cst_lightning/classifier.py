@@ -133,7 +133,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.n_features_in_ = frame.shape[1]
         actions, outcomes = Labels.of("action", action), Labels.of("outcome", outcome)
         log = self._log(frame, actions, outcomes, action, outcome, propensity, sample_weight)
-        random = check_random_state(self.random_state)
+        try:
+            random = check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(f"random_state={self.random_state!r}: allowed are integers from 0") from error
         n_models = self._n_models(log.n_rows)
         train, held_out = folds(log, n_models, random)
         first_seed = int(random.randint(2**31 - N_FOLDS))
@@ -299,6 +302,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """Mean log-likelihood of the observed outcomes (higher is better): no other outcome is needed."""
         p = self.predict_proba(X)
         taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
+        if (taken < 0).any():
+            raise InputError(f"action is missing in row {int((taken < 0).argmax())}: every row needs the action taken")
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
         weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)

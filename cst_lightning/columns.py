@@ -6,7 +6,6 @@ Rows are counted as data rows from 1, without the header, as the person who wrot
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cst_lightning.encoding import Labels, shown_list
+from cst_lightning.encoding import DATE, NUMBER, Labels, shown_list
 from cst_lightning.errors import InputError
 
 MIN_ROWS = 20
@@ -26,8 +25,6 @@ MAX_LABELS = 1_000
 _SHOWN = 5  # rows that a message lists
 _NEARLY_ALL = 0.9  # of the rows of a column
 _SUM_TOLERANCE = 1e-4  # of a row's propensities, as in Feedback
-_NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
-_DATE = re.compile(r"\s*\d{1,4}([-./])\d{1,2}\1\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -287,7 +284,7 @@ def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
     def rows(of: NDArray[np.bool_]) -> int:
         return int(often[of].sum())
 
-    dated, written = (texts.str.fullmatch(pattern).to_numpy(dtype=bool) for pattern in (_DATE, _NUMBER))
+    dated, written = (texts.str.fullmatch(pattern).to_numpy(dtype=bool) for pattern in (DATE, NUMBER))
     if rows(dated) >= _NEARLY_ALL * often.sum():
         raise _dates(name, texts[dated].iloc[0], where)
     number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()

@@ -16,13 +16,14 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, describe_columns
 from cst_lightning.cross_fitting import feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
+from cst_lightning.encoding import Label, written
 from cst_lightning.errors import InputError
 from cst_lightning.logs import read_log
 from cst_lightning.policy_value import doubly_robust, ips, snips
-from cst_lightning.saving import write_whole
+from cst_lightning.saving import check_target, write_whole
 
 _ROLES = "log.json"  # in a model's folder: what the columns of its log were for
-_BINS = 10
+_BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
 
 
 def fit(
@@ -32,9 +33,9 @@ def fit(
     outcome: str,
     out: Path,
     propensity: str | list[str] | None = None,
-    features: list[str] | None = None,
-    categorical: list[str] | None = None,
-    keep: list[str] | None = None,
+    features: list[str] | str | None = None,
+    categorical: list[str] | str | None = None,
+    keep: list[str] | str | None = None,
     rows: int | None = None,
     encoding: str = "utf-8",
 ) -> None:
@@ -53,7 +54,8 @@ def fit(
         rows: use only the first so many.
         encoding: of a CSV file.
     """
-    roles = Roles(action, outcome, _given(propensity), features, tuple(categorical or ()), tuple(keep or ()))
+    roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
+    check_target(out)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
     names = roles.feature_names(list(log.columns))
@@ -70,7 +72,14 @@ def fit(
     print(f"saved to {out}; next: python -m cst_lightning predict --model {out} --data NEW --out predictions.csv")
 
 
-def predict(model: Path, data: Path, out: Path, keep: list[str] | None = None, trust: list[str] | None = None) -> None:
+def predict(
+    model: Path,
+    data: Path,
+    out: Path,
+    keep: list[str] | str | None = None,
+    trust: list[str] | str | None = None,
+    encoding: str = "utf-8",
+) -> None:
     """Write the probability of each outcome under each action, a row for each row of ``data``.
 
     Args:
@@ -78,9 +87,10 @@ def predict(model: Path, data: Path, out: Path, keep: list[str] | None = None, t
         out: CSV or Parquet file to write.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
+        encoding: of a CSV file.
     """
     _check_out(out)
-    classifier, frame, beside = _read(model, data, keep, trust)
+    classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
     p = classifier.predict_proba(frame)
     columns = {
         f"p({outcome} | {action})": p[:, k, r]
@@ -95,9 +105,10 @@ def recommend(
     data: Path,
     out: Path,
     value: dict[str, float] | None = None,
-    actions: list[str] | None = None,
-    keep: list[str] | None = None,
-    trust: list[str] | None = None,
+    actions: list[str | int | float | bool] | None = None,
+    keep: list[str] | str | None = None,
+    trust: list[str] | str | None = None,
+    encoding: str = "utf-8",
 ) -> None:
     """Write the action of highest expected value, a row for each row of ``data``.
 
@@ -108,9 +119,10 @@ def recommend(
         actions: those allowed; all by default.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
+        encoding: of a CSV file.
     """
     _check_out(out)
-    classifier, frame, beside = _read(model, data, keep, trust)
+    classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
     worth, allowed = _by_label(value, classifier.classes_), _labels(actions, classifier.actions_)
     chosen = classifier.recommend(frame, worth, allowed)
     place = pd.Index(classifier.actions_).get_indexer(pd.Index(chosen))
@@ -126,7 +138,8 @@ def evaluate(
     propensity: str | list[str] | None = None,
     value: dict[str, float] | None = None,
     floor: float = 0.01,
-    trust: list[str] | None = None,
+    trust: list[str] | str | None = None,
+    encoding: str = "utf-8",
 ) -> None:
     """Say how well a model predicts logged rows it was not trained on, and what its recommendations would be worth.
 
@@ -136,13 +149,14 @@ def evaluate(
         value: what each outcome is worth; by default numeric outcomes are worth themselves.
         floor: least propensity divided by.
         trust: packages of your own whose classes the model may name.
+        encoding: of a CSV file.
     """
-    classifier, roles = _load(model, trust)
+    classifier, roles = _load(model, _list(trust))
     roles = Roles(
         action or roles.action, outcome or roles.outcome, _given(propensity) or roles.propensity, roles.features,
         roles.categorical, roles.kept,
     )  # fmt: skip
-    log = read_log(data, columns=roles)
+    log = read_log(data, columns=roles, encoding=encoding)
     assert roles.action is not None
     assert roles.outcome is not None
     taken = classifier.action_labels_.index(log[roles.action])
@@ -165,9 +179,9 @@ def look(
     action: str,
     outcome: str,
     propensity: str | list[str] | None = None,
-    features: list[str] | None = None,
-    categorical: list[str] | None = None,
-    keep: list[str] | None = None,
+    features: list[str] | str | None = None,
+    categorical: list[str] | str | None = None,
+    keep: list[str] | str | None = None,
     rows: int | None = None,
     encoding: str = "utf-8",
     page: Path | None = None,
@@ -186,7 +200,9 @@ def look(
         encoding: of a CSV file.
         page: HTML file to write the same to, with figures.
     """
-    roles = Roles(action, outcome, _given(propensity), features, tuple(categorical or ()), tuple(keep or ()))
+    roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
+    if page is not None and not page.absolute().parent.is_dir():
+        raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     found = diagnose(read_log(data, columns=roles, rows=rows, encoding=encoding), roles)
     print(found.text())
     if page is not None:
@@ -212,6 +228,11 @@ def _given(propensity: str | Sequence[str] | None) -> str | Sequence[str] | None
     return propensity[0] if isinstance(propensity, list) and len(propensity) == 1 else propensity
 
 
+def _list(given: Sequence[str] | str | None) -> tuple[str, ...]:
+    """One name, or several."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
 def _propensities(log: pd.DataFrame, roles: Roles) -> NDArray[np.float64] | None:
     if roles.propensity is None:
         return None
@@ -230,12 +251,13 @@ def _load(model: Path, trust: Sequence[str] | None) -> tuple[CounterfactualClass
 
 
 def _read(
-    model: Path, data: Path, keep: Sequence[str] | None, trust: Sequence[str] | None
+    model: Path, data: Path, keep: Sequence[str], trust: Sequence[str], encoding: str
 ) -> tuple[CounterfactualClassifier, pd.DataFrame, pd.DataFrame]:
     """The model, the contexts that it takes, and the columns to write beside its answers."""
     classifier, roles = _load(model, trust)
     names = [str(name) for name in classifier.feature_names_in_]
-    log = read_log(data, columns=Roles(features=names, categorical=roles.categorical, kept=tuple(keep or ())))
+    wanted = Roles(features=names, categorical=roles.categorical, kept=keep)
+    log = read_log(data, columns=wanted, encoding=encoding)
     beside = log[list(keep)] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
     return classifier, log[names], beside.reset_index(drop=True)
 
@@ -265,14 +287,15 @@ def _by_label(value: Mapping[str, float] | None, labels: NDArray[Any]) -> dict[A
     return dict(zip(_labels(list(value), labels) or (), value.values(), strict=True))
 
 
-def _labels(typed: Sequence[str] | None, labels: NDArray[Any]) -> list[Any] | None:
+def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | None:
     if typed is None:
         return None
-    known = {str(label): label for label in labels.tolist()}
-    unknown = [name for name in typed if str(name) not in known]
+    known = {written(label): label for label in labels.tolist()}
+    known |= {str(label).lower(): label for label in labels.tolist() if isinstance(label, bool)}
+    unknown = [name for name in typed if written(name) not in known]
     if unknown:
         raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
-    return [known[str(name)] for name in typed]
+    return [known[written(name)] for name in typed]
 
 
 # --- evaluating -----------------------------------------------------------------------------------
@@ -314,7 +337,7 @@ def _calibration(
             predicted, hit = p[mine, k, r], (seen[mine] == r).astype(float)
             # bins of equal numbers of rows: a rare outcome has its predictions close to 0
             order = np.argsort(predicted, kind="stable")
-            parts = np.array_split(order, min(_BINS, len(order)))
+            parts = np.array_split(order, min(_BINS, max(1, len(order) // _BIN_ROWS)))
             gap = sum(abs(predicted[part].mean() - hit[part].mean()) * len(part) for part in parts) / len(order)
             rows.append((str(label), str(outcome), len(order), predicted.mean(), hit.mean(), gap))
     columns = ["action", "outcome", "rows", "predicted", "observed", "calibration error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,9 @@ Label = str | int | float | bool
 _N_HASHED = 64  # columns of a hashed category
 _MOSTLY = 0.9  # share of numbers above which a column of text is held for a numeric one with faults
 _SHOWN = 5
+#: how numbers and dates look that stand in a file as text
+NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
+DATE = re.compile(r"\s*\d{1,4}([-./])\d{1,2}\1\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?\s*")
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -48,13 +52,13 @@ class Labels:
             InputError: labels of several kinds, or that differ only by their type or by spaces around them.
         """
         different = pd.unique(_series(role, column).dropna())
-        values = [value.item() if isinstance(value, np.generic) else value for value in different]
+        values = [_plain(value) for value in different]
         for value in values:
             if not isinstance(value, str | int | float | bool):
                 raise InputError(f"{role} holds {value!r}, a {type(value).__name__}: text, numbers and booleans go")
         shown: dict[str, Label] = {}
         for value in values:
-            alike = shown.setdefault(_written(value), value)
+            alike = shown.setdefault(written(value), value)
             if alike is not value:
                 raise InputError(
                     f"{role} holds labels that differ only by type or spaces: {alike!r} and {value!r}; make them one"
@@ -75,8 +79,8 @@ class Labels:
         unknown = np.flatnonzero((index < 0) & series.notna().to_numpy())
         if len(unknown):
             raise InputError(
-                f"{self.role} {series.iloc[unknown[0]]!r} in row {unknown[0]} was not in {known_as}: allowed are "
-                f"{shown_list(self.values)}"
+                f"{self.role} {_plain(series.iloc[unknown[0]])!r} in row {unknown[0]} was not in {known_as}: allowed "
+                f"are {shown_list(self.values)}"
             )
         return np.where(index < 0, MISSING, index)
 
@@ -101,7 +105,11 @@ def _series(role: str, column: Any) -> pd.Series[Any]:
     return pd.Series(np.asarray(array), dtype=object if array.dtype == object else None)
 
 
-def _written(value: Label) -> str:
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def written(value: Label) -> str:
     """What a person takes for the same label: 1, 1.0, "1", "1.0" and "1 "."""
     text = str(value).strip()
     return text[: -len(".0")] if text.endswith(".0") and text[: -len(".0")].lstrip("+-").isdigit() else text
@@ -188,7 +196,11 @@ class FeatureEncoder:
                 parts.append(self._numbers(name, kind, column))
             else:
                 parts.append(self._indicators(name, kind, column))
-        return np.concatenate(parts, 1).astype(np.float32)
+        encoded = np.concatenate(parts, 1)
+        if not (np.abs(encoded) < np.finfo(np.float32).max).all():
+            row = int(np.flatnonzero(~(np.abs(encoded) < np.finfo(np.float32).max).all(1))[0])
+            raise InputError(f"row {row} holds a number too far from those of training to be computed with: mend it")
+        return encoded.astype(np.float32)
 
     def _number(self, name: str, column: pd.Series[Any]) -> Number:
         value = column.to_numpy(np.float64, na_value=np.nan)
@@ -197,7 +209,10 @@ class FeatureEncoder:
         if missing.all():
             raise InputError(f"column {name!r} holds no value at all: leave it out")
         seen = value[~missing]
-        scale = float(seen.std())
+        with np.errstate(over="ignore"):
+            scale = float(seen.std())
+        if not np.isfinite(scale):
+            raise InputError(f"column {name!r} holds numbers too large to be computed with, such as {seen.max():g}")
         return Number(
             float(seen.mean()), scale if scale > 1e-12 * max(1.0, abs(float(seen.mean()))) else 1.0, bool(missing.any())
         )
@@ -309,7 +324,14 @@ def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.
         )
     text = _as_text(column)
     if not asked_for and not isinstance(column.dtype, pd.CategoricalDtype):
-        numbers = pd.to_numeric(text, errors="coerce").notna()
+        seen = text.dropna()
+        dates = seen[seen.str.fullmatch(DATE.pattern)]
+        if len(dates) > _MOSTLY * len(seen):
+            raise InputError(
+                f"column {name!r} holds dates, such as {dates.iloc[0]!r}: turn them into numbers that mean something "
+                "(days since, weekday, month) or name it in categorical"
+            )
+        numbers = pd.to_numeric(text, errors="coerce").notna() | text.fillna("").str.fullmatch(NUMBER.pattern)
         if numbers.sum() > _MOSTLY * text.notna().sum():
             raise InputError(_not_a_number(name, column))
     return text
@@ -317,9 +339,11 @@ def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.
 
 def _not_a_number(name: str, column: pd.Series[Any]) -> str:
     text = _as_text(column)
-    wrong = np.flatnonzero(pd.to_numeric(text, errors="coerce").isna() & text.notna())
+    is_number = pd.to_numeric(text, errors="coerce").notna() | text.fillna("").str.fullmatch(NUMBER.pattern)
+    wrong = np.flatnonzero(~is_number & text.notna())
     if not len(wrong):
-        return f"column {name!r} holds numbers as text: convert it to numbers, or name it in categorical"
+        example = text.dropna().iloc[0]
+        return f"column {name!r} holds numbers as text ({example!r}): convert it to numbers, or name it in categorical"
     return (
         f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {_rows(wrong)}: mend it, or "
         "name the column in categorical"
@@ -328,7 +352,9 @@ def _not_a_number(name: str, column: pd.Series[Any]) -> str:
 
 def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
     values = column.to_numpy(object)
-    return pd.Series([None if pd.isna(value) else str(value) for value in values], dtype=object)
+    # a whole number is written the same in a column with a missing value, where it is a float
+    texts = [None if pd.isna(v) else v if isinstance(v, str) else written(v) for v in values]
+    return pd.Series(texts, dtype=object)
 
 
 def _missing(name: str, rows: NDArray[np.int64]) -> str:

@@ -25,8 +25,11 @@ def worth(value: Any, shape: tuple[int, ...], outcomes: Labels) -> NDArray[np.fl
         missing = [label for label in outcomes.values if label not in value]
         if missing or len(value) > len(outcomes.values):
             raise InputError(f"value={dict(value)}: give each of {shown_list(outcomes.values)} a number")
-        return np.array([value[label] for label in outcomes.values], float)
-    worth = np.asarray(value, float)
+        value = [value[label] for label in outcomes.values]
+    try:
+        worth = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise InputError(f"value={value!r}: numbers are allowed") from None
     if worth.shape not in (shape[2:], shape[1:], shape) or not np.isfinite(worth).all():
         raise InputError(
             f"value has shape {worth.shape}: allowed are finite numbers of shape {shape[2:]} (by outcome), "
@@ -41,6 +44,8 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
     if actions is None:
         return np.ones((n_rows, n_actions), bool)
     given = actions if isinstance(actions, list | tuple) else np.asarray(actions)
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        raise InputError(f"actions={actions!r}: allowed is a list of them, such as [{actions!r}]")
     if isinstance(given, np.ndarray) and given.dtype == bool:
         allowed = given
     else:
@@ -58,5 +63,8 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
 def _places(labels: Any, known: Labels) -> NDArray[np.bool_]:
     """Which actions a list names, bool ``[K]``."""
     allowed = np.zeros(len(known.values), bool)
-    allowed[known.index(list(labels))] = True
+    places = known.index(list(labels))
+    if (places < 0).any():
+        raise InputError(f"actions={labels!r} holds a missing one: allowed are {shown_list(known.values)}")
+    allowed[places] = True
     return allowed

@@ -44,8 +44,7 @@ def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
     """
     check_is_fitted(classifier)
     path = Path(path)
-    if path.exists() and not (path / "model.json").is_file():
-        raise InputError(f"{path} is there and is no model: name a new folder, or one that a model was saved to")
+    check_target(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
         new, old = Path(temporary) / "new", Path(temporary) / "old"
@@ -55,6 +54,12 @@ def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
         if path.exists():
             path.rename(old)
         new.rename(path)
+
+
+def check_target(path: Path) -> None:
+    """A model can be saved to ``path``: nothing is there, or an older model."""
+    if path.exists() and not (path / "model.json").is_file():
+        raise InputError(f"{path} is there and is no model: name a new folder, or one that a model was saved to")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -130,6 +131,10 @@ def test_the_recommended_action_is_the_most_valuable_of_those_allowed(fitted):
         ({"value": None}, "outcomes are text"),
         ({"value": {"one": 1}}, "give each of 'left', 'one' a number"),
         ({"value": [1, 2, 3]}, r"value has shape \(3,\)"),
+        ({"value": {"one": np.nan, "left": 0}}, "finite numbers"),
+        ({"value": ["a", "b"]}, "numbers are allowed"),
+        ({"value": value, "actions": [None]}, "holds a missing one"),
+        ({"value": value, "actions": "low"}, "allowed is a list"),
         ({"value": value, "actions": ["lowest"]}, "action 'lowest' in row 0 was not in training"),
         ({"value": value, "actions": [["low"]] * 119 + [[]]}, "actions allows none in row 119"),
     ]:
@@ -341,6 +346,9 @@ def put(value, row=7):
         (bad(X=lambda x: x.assign(age=put("old")(x.age))), "'age' should hold numbers, and holds 'old' in row 7"),
         (bad(X=lambda x: x.assign(age=x.age.astype(str))), "'age' holds numbers as text"),
         (bad(X=lambda x: x.assign(day=pd.Timestamp("2020-01-01"))), "column 'day' is a date"),
+        (bad(X=lambda x: x.assign(day="2020-01-02")), "column 'day' holds dates, such as '2020-01-02'"),
+        (bad(X=lambda x: x.assign(age="41,1")), "'age' holds numbers as text .'41,1'."),
+        (bad(X=lambda x: x.assign(age=1e300 * x.visits)), "too large"),
         (bad(X=lambda x: pd.concat([x, x[["age"]]], axis=1)), "column 'age' is there twice"),
         (bad(X=lambda x: x.assign(none=np.nan)), "'none'"),
         (
@@ -414,6 +422,20 @@ def test_missing_values_can_be_imputed():
     assert model.module_.shape.n_features == 2 + 1 + 3  # age and whether it is missing, visits, two cities and none
     assert np.isfinite(model.predict_proba(x)).all()
     assert model.encoder_.transform(x)[0, 0] == 0
+
+
+def test_a_category_written_in_numbers_is_the_same_with_and_without_missing_ones():
+    x, action, outcome = make_log()
+    codes = x.assign(zip=np.arange(120) % 3 + 8001)
+    with_gap = codes.assign(zip=codes.zip.where(codes.index != 3))
+    model = CounterfactualClassifier(method="backbone", missing="impute", categorical=["zip"], n_models=1, **QUICK)
+    model.fit(with_gap, action, outcome)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p = model.predict_proba(codes)
+    assert np.array_equal(p[4:], model.predict_proba(with_gap)[4:])
+    with pytest.raises(InputError, match="too far from those of training"):
+        model.predict(codes.assign(age=1e300))
 
 
 def test_a_rare_outcome_is_predicted_rarely_but_not_never():

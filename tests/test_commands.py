@@ -8,6 +8,8 @@ import pytest
 
 from cst_lightning.__main__ import main
 
+FIT = ["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "m"]
+
 
 @pytest.fixture(scope="module")
 def sales(tmp_path_factory):
@@ -42,7 +44,7 @@ def sales(tmp_path_factory):
 def test_predictions_are_a_probability_for_each_outcome_and_action(sales, capsys):
     out = sales / "predictions.csv"
     call = ["predict", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
-    assert main([*call, "--keep", '["customer"]']) == 0
+    assert main([*call, "--keep", "customer"]) == 0
     written = pd.read_csv(out)
     assert written["customer"].tolist() == list(range(300, 400))
     assert [name for name in written if "yes" in name] == [f"p(yes | {price})" for price in (9.5, 14.5, 19.5)]
@@ -58,7 +60,7 @@ def test_recommendations_are_of_the_actions_allowed(sales):
     call = ["recommend", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
     assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
     assert (pd.read_csv(out)["action"] == 9.5).mean() > 0.9  # the lowest price is bought most
-    assert main([*call, "--value", '{"yes": 1, "no": 0}', "--actions", '["14.5", "19.5"]']) == 0
+    assert main([*call, "--value", '{"yes": 1, "no": 0}', "--actions", "[14.5, 19.5]"]) == 0
     assert set(pd.read_csv(out)["action"]) <= {14.5, 19.5}
 
 
@@ -100,6 +102,12 @@ def test_options_come_from_a_file_too(sales):
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "outcomes are text"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yse", "1"], "'yse'"),
         (["evaluate", "--model", "model", "--data", "unknown.csv"], "was not in training"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", "1"], "give each of"),
+        (["predict", "--model", "model", "--data", "new.csv", "--out", "p.csv", "--bogus", "3"], "see --help"),
+        (["diagnose", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--page", "no/p"], "no folder"),
+        (["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "."], "is no model"),
+        ([*FIT, "--random_state", "a"], "random_state='a'"),
+        ([*FIT, "--hidden", "abc"], "hidden"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):

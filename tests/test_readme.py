@@ -22,7 +22,9 @@ def test_three_lines_train_on_a_log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     log = pd.DataFrame({"age": rng.normal(40, 9, 200), "town": rng.choice(["Bern", "Chur"], 200)})
-    log.assign(price=rng.choice([9.5, 14.5], 200), bought=rng.choice(["yes", "no"], 200)).to_csv("sales.csv")
+    log.assign(price=rng.choice([9.5, 14.5], 200), bought=rng.choice(["yes", "no"], 200)).to_csv(
+        "sales.csv", sep=";", decimal=",", index=False, encoding="utf-8-sig"
+    )
     names = {}
     exec(compile(BLOCKS[0].replace("Classifier()", "Classifier(max_epochs=3)"), "README", "exec"), names)
     assert names["chances"].shape == (200, 2, 2)
