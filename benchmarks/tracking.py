@@ -115,8 +115,9 @@ def sync(folder: Path) -> int:
     if not left:
         print(f"nothing to upload: the server has every run of {folder}")
         return 0
-    command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, left)]
-    return subprocess.run(command, check=False).returncode
+    command = [sys.executable, "-m", "wandb", "sync", "--include-online"]
+    # one by one: W&B stops at the first whose log was cut off
+    return max(subprocess.run([*command, str(run)], check=False).returncode for run in left)
 
 
 def unsynced(folder: Path) -> list[Path]:
