@@ -86,7 +86,7 @@ def test_a_job_whose_node_dies_runs_again_on_another(cluster, waiting, tmp_path)
     thread.join()
     assert n_begun(waiting) == 3
     cluster.add_node(**cluster.spare_node)
-    assert main([*arguments, "--out", str(tmp_path / "local")]) == 0
+    assert start([*arguments, "--out", str(tmp_path / "local")]).wait() == 0
     assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
 
 
@@ -103,7 +103,7 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(cluster, waiting, tmp
     assert main(on) == 0
     assert n_begun(waiting) == 2
     assert first.stat().st_mtime_ns == before
-    assert main([*arguments, "--out", str(tmp_path / "local")]) == 0
+    assert start([*arguments, "--out", str(tmp_path / "local")]).wait() == 0
     assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
 
 

@@ -16,8 +16,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,6 +28,7 @@ from benchmarks.executors.local import no_interrupt
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, run_job
 from benchmarks.store import Record, Store
+from benchmarks.texts import redact
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
@@ -56,6 +57,7 @@ class _Task:
     started: bool = False
     outcome: str | None = None  # "" when finished, else the error
     deaths: int = 0  # of nodes under it
+    died: bool = False  # the last of them just now
     failures: tuple[str, ...] = ()  # why earlier attempts failed
     deadline: float = math.inf
 
@@ -121,6 +123,8 @@ def run_ray(
     On an exception here (Ctrl-C above all) the tasks are ended before it goes on.
     """
     ray = _ray()
+    # a task without a share of a GPU sees those of its node all the same
+    settings = replace(settings, device="cuda" if cluster.gpus else "cpu")
     task = ray.remote(_work).options(
         num_cpus=cluster.cpus,
         num_gpus=cluster.gpus,
@@ -147,13 +151,17 @@ def run_ray(
                         running.remove(one)
                         waiting.extend(_again(one, store, settings, tell))
                 for one in running:
+                    tell(Event(one.job, "alive"))
                     if time.monotonic() > one.deadline and one.outcome is None:
                         one.outcome = timed_out(settings)
                         ray.cancel(one.stream, force=True)
     finally:
-        for one in running:
-            ray.cancel(one.stream, force=True)
-        ray.shutdown()
+        try:
+            for one in running:
+                with suppress(Exception):
+                    ray.cancel(one.stream, force=True)
+        finally:
+            ray.shutdown()
 
 
 def _ready(running: Sequence[_Task]) -> list[_Task]:
@@ -174,7 +182,7 @@ def _advance(one: _Task, store: Store, settings: Settings, tell: Callable[[Event
     except ray.exceptions.RayError as error:
         # a record that lay on a node is lost with it
         if isinstance(error, ray.exceptions.NodeDiedError | ray.exceptions.ObjectLostError):
-            one.deaths += 1
+            one.deaths, one.died = one.deaths + 1, True
         elif one.outcome is None:  # else it was done already
             one.outcome = _why(ray, error)
         return False
@@ -201,14 +209,19 @@ def _why(ray: Any, error: Exception) -> str:
 
 def _start(one: _Task, settings: Settings, tell: Callable[[Event], None]) -> None:
     if not one.started:
-        one.started, one.deadline = True, time.monotonic() + (settings.timeout or math.inf)
+        one.started = True
         tell(Event(one.job, "started"))
+    if one.deadline == math.inf:  # counted from its first word: until then it may be waiting for room
+        one.deadline = time.monotonic() + (settings.timeout or math.inf)
 
 
 def _again(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> list[_Task]:
     """End a job; what is to run in its place, if anything is."""
-    if one.outcome is None and 0 < one.deaths < _DEATHS:
-        one.deadline = time.monotonic() + (settings.timeout or math.inf)
+    if one.outcome is None and one.died and one.deaths < _DEATHS:
+        one.died = False
+        one.deadline = math.inf
+        with suppress(Exception):  # it may run on, where only a record was lost
+            _ray().cancel(one.stream, force=True)
         return [one]
     _start(one, settings, tell)  # it may have died before its first word
     error = one.outcome
@@ -216,7 +229,8 @@ def _again(one: _Task, store: Store, settings: Settings, tell: Callable[[Event],
         error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
     event = end(one.job, error, one.failures, store, settings)
     tell(event)
-    return [_Task(one.job, failures=(*one.failures, event.text))] if event.kind == "retried" else []
+    again = _Task(one.job, deaths=one.deaths, failures=(*one.failures, event.text))
+    return [again] if event.kind == "retried" else []
 
 
 def _ray() -> Any:
@@ -257,9 +271,9 @@ def _work(
             run_job(job, _Records(known, said.put), settings, said.put, failures)
             said.put("")
         except InputError as error:
-            said.put(f"{INPUT}{error}")
-        except Exception:
-            said.put(traceback.format_exc())
+            said.put(redact(f"{INPUT}{error}"))
+        except BaseException:  # Lightning answers SIGTERM with SystemExit
+            said.put(redact(traceback.format_exc()))  # this node's secrets, which the driver does not know
         finally:
             said.put(None)
 
