@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from cst_lightning.feedback import Feedback
+from cst_lightning.feedback import Feedback, PotentialOutcomes
 from cst_lightning.stacked import StackedModule
 
 _QUIET = {
@@ -28,11 +28,13 @@ _NO_NEWS = (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Tot
 
 
 class LogDataModule(pl.LightningDataModule):
-    """A log of one's own, and where there are any, logged rows held out for early stopping."""
+    """A log of one's own, and where there are any, logged rows held out for early stopping, and fully labelled ones."""
 
-    def __init__(self, train: Feedback, validation: Feedback | None = None) -> None:
+    def __init__(
+        self, train: Feedback, validation: Feedback | None = None, test: PotentialOutcomes | None = None
+    ) -> None:
         super().__init__()
-        self.train, self.validation = train, validation
+        self.train, self.validation, self.test = train, validation, test
 
     @override
     def train_dataloader(self) -> DataLoader[Any]:
@@ -41,6 +43,14 @@ class LogDataModule(pl.LightningDataModule):
     @override
     def val_dataloader(self) -> Any:
         return whole(self.validation) if self.validation is not None else []
+
+    @override
+    def test_dataloader(self) -> Any:
+        return whole(self.test) if self.test is not None else []
+
+    @override
+    def predict_dataloader(self) -> Any:
+        return whole(self.test.x) if self.test is not None else []
 
 
 def whole(record: Any) -> DataLoader[Any]:

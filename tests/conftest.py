@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,25 @@ def published_files() -> Path:
     if not folder:
         pytest.skip("CST_DATA_DIR names no folder with Scene and Yeast")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("no Chromium on this machine")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+def open_page(browser, path, width=1440):
+    """The page, and all that it said and asked other hosts for."""
+    page, troubles = browser.new_page(viewport={"width": width, "height": 900}), []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
+    page.goto(path.as_uri())
+    return page, troubles

@@ -1,8 +1,5 @@
 """The scikit-learn estimator, as a person with a log uses it."""
 
-import json
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -21,20 +18,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
-
-QUICK = {"hidden": 6, "max_epochs": 4, "random_state": 0}
-
-
-def make_log(n=120, k=3, m=2, seed=0):
-    rng = np.random.default_rng(seed)
-    x = pd.DataFrame(
-        {"age": rng.normal(40, 10, n), "visits": rng.integers(0, 9, n), "city": rng.choice(["Oslo", "Rome"], n)}
-    )
-    action = np.array(["low", "mid", "high", "top"])[rng.integers(k, size=n)]
-    action[:k] = ["low", "mid", "high", "top"][:k]
-    outcome = np.array(["left", "one", "many"])[rng.integers(m, size=n)]
-    return x, action, outcome
+from cst_lightning import CounterfactualClassifier, InputError
+from tests.classifiers import QUICK, make_log
 
 
 @pytest.fixture(scope="module")
@@ -249,157 +234,6 @@ def test_it_searches_a_grid_by_what_was_observed():
     pipeline = make_pipeline(StandardScaler(), clone(search.best_estimator_))
     pipeline.fit(x[["age", "visits"]], action, counterfactualclassifier__outcome=outcome)
     assert pipeline.predict_proba(x[["age", "visits"]]).shape == (120, 3, 2)
-
-
-class Mine(DirectMethod):
-    """A backbone of one's own."""
-
-    name = "mine"
-
-
-def test_models_come_back_in_a_new_process(tmp_path):
-    x, action, outcome = make_log()
-    x.to_parquet(tmp_path / "x.parquet")
-    every = [{}, {"method": "pl_cvat"}, {"backbone": "hsic"}, {"backbone": "s_logistic", "n_models": 1}]
-    models = [CounterfactualClassifier(**(QUICK | settings | {"missing": "impute"})) for settings in every]
-    for place, model in enumerate(models):
-        model.fit(x, action, outcome).save(tmp_path / f"model{place}")
-    code = (
-        "import numpy as np, pandas as pd; from cst_lightning import CounterfactualClassifier as C; "
-        "x = pd.read_parquet('x.parquet'); "
-        "[np.save(f'p{i}.npy', C.load(f'model{i}').predict_proba(x)) for i in range(4)]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
-    for place, model in enumerate(models):
-        assert np.array_equal(np.load(tmp_path / f"p{place}.npy"), model.predict_proba(x))
-        again = CounterfactualClassifier.load(tmp_path / f"model{place}")
-        assert again.get_params() == model.get_params() | {"cvat_weights": list(model.cvat_weights), "categorical": []}
-        assert (again.candidates_, again.method_) == (model.candidates_, model.method_)
-
-
-def test_a_class_of_ones_own_is_loaded_only_where_it_is_trusted(tmp_path):
-    x, action, outcome = make_log()
-    model = CounterfactualClassifier(Mine, method="backbone", **QUICK).fit(x, action, outcome)
-    model.save(tmp_path / "model")
-    with pytest.raises(InputError, match=r"'tests.test_classifier.Mine' is of no trusted package"):
-        CounterfactualClassifier.load(tmp_path / "model")
-    again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
-    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
-
-
-def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
-    model = fitted[0]
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").write_text("kept")
-    with pytest.raises(InputError, match="is no model"):
-        model.save(tmp_path / "precious")
-    assert (tmp_path / "precious" / "file").read_text() == "kept"
-    with pytest.raises(InputError, match=r"model\.json cannot be read"):
-        CounterfactualClassifier.load(tmp_path / "precious")
-    model.save(tmp_path / "model")
-    model.save(tmp_path / "model")  # again, in its place
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "precious"]
-    text = (tmp_path / "model" / "model.json").read_text()
-    for damage in ("", "[]", "{}", text[: len(text) // 2], text.replace('"encoder"', '"coder"')):
-        (tmp_path / "model" / "model.json").write_text(damage)
-        with pytest.raises(InputError):
-            CounterfactualClassifier.load(tmp_path / "model")
-    strange = json.loads(text)
-    strange["module"]["class"] = "subprocess.Popen"
-    (tmp_path / "model" / "model.json").write_text(json.dumps(strange))
-    with pytest.raises(InputError, match="no trusted package"):
-        CounterfactualClassifier.load(tmp_path / "model")
-    (tmp_path / "model" / "model.json").write_text(text)
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(InputError, match="damaged"):
-        CounterfactualClassifier.load(tmp_path / "model")
-
-
-def bad(**changes):
-    x, action, outcome = make_log()
-    log = {"X": x, "action": action, "outcome": outcome}
-    return log | {name: change(log[name.replace("propensity", "action")]) for name, change in changes.items()}
-
-
-def put(value, row=7):
-    def change(column):
-        column = np.array(column, dtype=object)
-        column[row] = value
-        return column
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (bad(action=put(None)), "action is missing in row 7"),
-        (bad(outcome=lambda r: np.full(len(r), "one")), "outcome holds 'one' alone"),
-        (bad(outcome=lambda r: r[:-1]), "outcome has 119 rows, X has 120"),
-        (bad(action=lambda a: np.column_stack([a, a])), r"action has shape \(120, 2\)"),
-        (bad(outcome=lambda r: np.array([1, "1"] * 60, dtype=object)), "differ only by type or spaces: 1 and '1'"),
-        (bad(outcome=put(" one")), "differ only by type or spaces"),
-        (bad(outcome=put(3)), "text and numbers"),
-        (bad(outcome=put(pd.Timestamp("2020-01-01"))), "a Timestamp"),
-        (bad(X=lambda x: x.assign(age=x.age.where(x.index != 5))), "column 'age' is missing .NaN. in row 5"),
-        (bad(X=lambda x: x.assign(age=x.age.where(x.index != 5, np.inf))), "column 'age' is infinity in row 5"),
-        (bad(X=lambda x: x.assign(age=put("old")(x.age))), "'age' should hold numbers, and holds 'old' in row 7"),
-        (bad(X=lambda x: x.assign(age=x.age.astype(str))), "'age' holds numbers as text"),
-        (bad(X=lambda x: x.assign(day=pd.Timestamp("2020-01-01"))), "column 'day' is a date"),
-        (bad(X=lambda x: x.assign(day="2020-01-02")), "column 'day' holds dates, such as '2020-01-02'"),
-        (bad(X=lambda x: x.assign(age="41,1")), "'age' holds numbers as text .'41,1'."),
-        (bad(X=lambda x: x.assign(age=1e300 * x.visits)), "too large"),
-        (bad(X=lambda x: pd.concat([x, x[["age"]]], axis=1)), "column 'age' is there twice"),
-        (bad(X=lambda x: x.assign(none=np.nan)), "'none'"),
-        (
-            bad(propensity=lambda a: np.where(np.arange(120) == 4, 0, 0.5)),
-            "propensity of the action taken is 0 in row 4",
-        ),
-        (bad(propensity=lambda a: np.full(120, 1.2)), "propensity of the action taken is 1.2 in row 0"),
-        (bad(propensity=lambda a: np.full((120, 3), 0.5)), "propensity is no distribution in row 0"),
-        (bad(propensity=lambda a: np.full(7, 0.5)), r"propensity has shape \(7,\)"),
-    ],
-)
-def test_bad_logs_are_told_by_column_and_row(log, message):
-    with pytest.raises(InputError, match=message):
-        CounterfactualClassifier(method="backbone", **QUICK).fit(**log)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": "pl_sof"}, "did you mean pl_soft"),
-        ({"backbone": "dmm"}, "did you mean dm"),
-        ({"selection": "oracle_nll"}, "unknown selection 'oracle_nll'"),
-        ({"n_models": 6}, "n_models=6: allowed are 1 to 5"),
-        ({"device": "tpu"}, "device='tpu'"),
-        ({"missing": "drop"}, "missing='drop'"),
-        ({"categorical": ["town"]}, "categorical column 'town' is not there"),
-        ({"hidden": 0}, "hidden=0"),
-        ({"dropout": 1.0}, "dropout=1.0"),
-        ({"method": "pl_cvat", "selection": None}, "give a single one"),
-        ({"method": "pl_cvat", "cvat_weights": (-1.0,)}, "cvat_weights"),
-        ({"learning_rate": 1e30, "max_epochs": 50}, "training diverged"),
-    ],
-)
-def test_bad_options_are_told(settings, message):
-    x, action, outcome = make_log()
-    with pytest.raises(InputError, match=message):
-        CounterfactualClassifier(**QUICK | settings).fit(x, action, outcome)
-
-
-def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
-    x, action, outcome = make_log()
-    with pytest.raises(InputError, match="n_samples=9"):
-        CounterfactualClassifier(**QUICK).fit(x[:9], action[:9], outcome[:9])
-    action, outcome = action.copy(), outcome.copy()
-    action[5] = "once"
-    outcome[action == "mid"] = "left"
-    model = CounterfactualClassifier(method="backbone", **QUICK)
-    with pytest.warns(UserWarning, match="action 'once' has 1 observed") as told:
-        model.fit(x, action, outcome)
-    assert any("'mid' was only ever seen with outcome 'left'" in str(warning.message) for warning in told)
-    assert np.isfinite(model.predict_proba(x)).all()
 
 
 def test_ten_thousand_categories_are_hashed():

@@ -1,7 +1,6 @@
 """A diagnosis finds what was planted, stays silent where nothing was, and says what to do."""
 
 import builtins
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -11,6 +10,7 @@ from cst_lightning import InputError
 from cst_lightning.columns import Roles
 from cst_lightning.diagnosis import diagnose, log_of_arrays
 from cst_lightning.findings import SEVERITIES, percent
+from tests.conftest import open_page
 
 ROLES = Roles(action="price", outcome="bought")
 N = 400
@@ -214,18 +214,6 @@ def test_without_jinja_the_page_says_what_to_install(monkeypatch):
     assert found.text()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no Chromium on this machine")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 @pytest.mark.parametrize("width", [360, 1440])
 def test_the_page_opens_fits_and_takes_names_as_text(browser, tmp_path, width):
     evil = "<script>document.title='broken'</script>"
@@ -233,11 +221,7 @@ def test_the_page_opens_fits_and_takes_names_as_text(browser, tmp_path, width):
     frame = frame.rename(columns={"age": evil})
     path = tmp_path / "page.html"
     path.write_text(diagnose(frame, ROLES).page(), encoding="utf-8")
-    page, troubles = browser.new_page(viewport={"width": width, "height": 900}), []
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
-    page.goto(path.as_uri())
+    page, troubles = open_page(browser, path, width)
     assert troubles == []
     assert page.title() == "Diagnosis of a log"
     assert page.evaluate("document.documentElement.scrollWidth") <= width

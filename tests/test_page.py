@@ -9,6 +9,7 @@ from benchmarks.report import main, write_report
 from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
 from benchmarks.tables import Place
+from tests.conftest import open_page
 
 TINY = ["--backbones", "dm", "--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--workers", "1"]
 EVIL = "<script>document.title='broken'</script>"
@@ -22,28 +23,6 @@ def runs(tmp_path_factory):
         assert sweep([*TINY, *options, "--out", str(folder / name)]) == 0
     assert main([str(folder / "one"), str(folder / "two"), "--out", str(folder / "both.html")]) == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no Chromium on this machine")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
-def open_page(browser, path, width=1440):
-    """The page, and what it complained of and asked other hosts for."""
-    page, troubles = browser.new_page(viewport={"width": width, "height": 900}), []
-    page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
-    page.goto(path.as_uri())
-    return page, troubles
 
 
 def visible(page, column):

@@ -1,0 +1,81 @@
+"""Models of the estimator, kept and brought back."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
+from tests.classifiers import QUICK, make_log
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, action, outcome = make_log()
+    return CounterfactualClassifier(**QUICK).fit(x, action, outcome), x, action, outcome
+
+
+class Mine(DirectMethod):
+    """A backbone of one's own."""
+
+    name = "mine"
+
+
+def test_models_come_back_in_a_new_process(tmp_path):
+    x, action, outcome = make_log()
+    x.to_parquet(tmp_path / "x.parquet")
+    every = [{}, {"method": "pl_cvat"}, {"backbone": "hsic"}, {"backbone": "s_logistic", "n_models": 1}]
+    models = [CounterfactualClassifier(**(QUICK | settings | {"missing": "impute"})) for settings in every]
+    for place, model in enumerate(models):
+        model.fit(x, action, outcome).save(tmp_path / f"model{place}")
+    code = (
+        "import numpy as np, pandas as pd; from cst_lightning import CounterfactualClassifier as C; "
+        "x = pd.read_parquet('x.parquet'); "
+        "[np.save(f'p{i}.npy', C.load(f'model{i}').predict_proba(x)) for i in range(4)]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    for place, model in enumerate(models):
+        assert np.array_equal(np.load(tmp_path / f"p{place}.npy"), model.predict_proba(x))
+        again = CounterfactualClassifier.load(tmp_path / f"model{place}")
+        assert again.get_params() == model.get_params() | {"cvat_weights": list(model.cvat_weights), "categorical": []}
+        assert (again.candidates_, again.method_) == (model.candidates_, model.method_)
+
+
+def test_a_class_of_ones_own_is_loaded_only_where_it_is_trusted(tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(Mine, method="backbone", **QUICK).fit(x, action, outcome)
+    model.save(tmp_path / "model")
+    with pytest.raises(InputError, match=r"'tests.test_saving.Mine' is of no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
+    model = fitted[0]
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("kept")
+    with pytest.raises(InputError, match="is no model"):
+        model.save(tmp_path / "precious")
+    assert (tmp_path / "precious" / "file").read_text() == "kept"
+    with pytest.raises(InputError, match=r"model\.json cannot be read"):
+        CounterfactualClassifier.load(tmp_path / "precious")
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "model")  # again, in its place
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "precious"]
+    text = (tmp_path / "model" / "model.json").read_text()
+    for damage in ("", "[]", "{}", text[: len(text) // 2], text.replace('"encoder"', '"coder"')):
+        (tmp_path / "model" / "model.json").write_text(damage)
+        with pytest.raises(InputError):
+            CounterfactualClassifier.load(tmp_path / "model")
+    strange = json.loads(text)
+    strange["module"]["class"] = "subprocess.Popen"
+    (tmp_path / "model" / "model.json").write_text(json.dumps(strange))
+    with pytest.raises(InputError, match="no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    (tmp_path / "model" / "model.json").write_text(text)
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match="damaged"):
+        CounterfactualClassifier.load(tmp_path / "model")
