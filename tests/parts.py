@@ -74,13 +74,15 @@ class Coins(BanditDataModule):
 
 
 class Waiting(DirectMethod):
-    """Says that it began by a file of the folder ``WAITING``, and trains when there is one named ``go``."""
+    """Says that it began by a file of its process id in the folder ``WAITING``, and trains when ``go`` is there."""
 
     name = "waiting"
 
     def prepare(self, feedback):
         folder = Path(os.environ["WAITING"])
-        tempfile.mkstemp(prefix="begun-", dir=folder)
+        handle, _ = tempfile.mkstemp(prefix="begun-", dir=folder)
+        os.write(handle, str(os.getpid()).encode())
+        os.close(handle)
         while not (folder / "go").exists():
             time.sleep(0.05)
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from benchmarks.store import is_alive
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, farthest, numbers, records, start
 
@@ -77,7 +78,9 @@ def test_a_job_whose_node_dies_runs_again_on_another(cluster, waiting, tmp_path)
 
     def kill():
         wait_until(lambda: n_begun(waiting) == 2)
+        workers = [int(path.read_text()) for path in waiting.glob("begun-*")]
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait_until(lambda: not all(is_alive(worker) for worker in workers))  # else it may end its job before it ends
         (waiting / "go").touch()
 
     thread = threading.Thread(target=kill)
