@@ -12,9 +12,11 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from benchmarks.cutting import cut, join
 from benchmarks.grid import METHODS, Cell, Job, backbones
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
 from benchmarks.store import Record
+from benchmarks.texts import last_line
 from benchmarks.watching import Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.fitting import fit
@@ -55,11 +57,47 @@ class Records(Protocol):
 def run_job(job: Job, store: Records, settings: Settings, report: Report, failures: Sequence[str] = ()) -> None:
     """Train ``job`` and record those of its cells that are to be run, each as soon as it is done.
 
-    All its methods are trained, so that a record does not depend on which others were there already.
+    All its methods are trained, so that a record does not depend on which others were there already. Where a GPU's
+    memory does not hold the stack, it is trained in halves, and the record says so.
 
     Args:
         failures: why earlier attempts at this job failed; its records keep it.
     """
+    try:
+        _run_stack(job, store, settings, report, failures)
+        return
+    except torch.OutOfMemoryError as error:
+        if len(job.seeds) == 1:
+            raise
+        said = f"OutOfMemoryError: {last_line(str(error))}"
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    _run_halves(job, store, settings, report, [*failures, said])
+
+
+class _InMemory(dict[str, Record]):
+    """Records of halves, by their keys, until they are joined."""
+
+    def read(self, cell: Cell) -> Record | None:
+        return self.get(cell.key)
+
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        self[cell.key] = dict(record)
+
+
+def _run_halves(job: Job, store: Records, settings: Settings, report: Report, failures: Sequence[str]) -> None:
+    wanted, kept = cells_to_run(job, store, settings.on_existing), _InMemory()
+    halves = cut(job, (len(job.seeds) + 1) // 2)
+    for half in halves:
+        # its records are not the cell's, and a curve of some seeds is not the cell's either
+        run_job(half, kept, settings, lambda said: report(said) if said.kind == "progress" else None, failures)
+    for cell in wanted:
+        parts = [kept[part.key] for half in halves for part in half.cells if part.method == cell.method]
+        store.write(cell, join(cell, parts))
+        report(Message("recorded", cell.method))
+
+
+def _run_stack(job: Job, store: Records, settings: Settings, report: Report, failures: Sequence[str]) -> None:
     quiet()
     clock = Clock(job, resolve_device(settings.device), failures)
     progress, curves = ProgressReport(job, report), list[Curve]()

@@ -1,43 +1,24 @@
-"""Jobs cut by seeds: each part is a job of its own, and the parts' records are joined into one a cell.
+"""A sweep whose jobs are cut by seeds (``--seeds-per-job``), so that a large cluster fills up.
 
-Replicates train independently, so a part's numbers are those of an uncut job, to rounding. The parts' records stand
-in ``parts/`` of the sweep's folder until every cell of their job is recorded; the same cut goes on from them.
+The parts' records stand in ``parts/`` of the sweep's folder until every cell of their job is recorded; the same cut
+goes on from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from typing_extensions import override
-
+from benchmarks.cutting import Part, cut, join
 from benchmarks.executors.common import Event
 from benchmarks.grid import Cell, Job
 from benchmarks.job import cells_to_run
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
-from benchmarks.store import Record, Store
+from benchmarks.store import Store
 
-
-@dataclass(frozen=True)
-class Part(Job):
-    """Some seeds of ``whole``."""
-
-    whole: Job
-
-    @property
-    @override
-    def label(self) -> str:
-        return f"{self.whole.label}, seeds {seeds_said(self.seeds)}"
-
-
-def cut(job: Job, seeds_per_job: int) -> list[Part]:
-    """``job`` in parts of so many seeds, the last of what is left."""
-    starts = range(0, len(job.seeds), seeds_per_job)
-    pieces = [job.seeds[start : start + seeds_per_job] for start in starts]
-    return [Part(job.dataset, job.backbone, job.methods, seeds, job.protocol, job) for seeds in pieces]
+PARTS = "parts"  # in a sweep's folder
 
 
 class Parts:
@@ -49,7 +30,7 @@ class Parts:
     """
 
     def __init__(self, jobs: Sequence[Job], store: Store, seeds_per_job: int, on_existing: str, device: str) -> None:
-        self.store, self._whole, self._device = Store(store.folder / "parts"), store, device
+        self.store, self._whole, self._device = Store(store.folder / PARTS), store, device
         self._of = {id(job): cut(job, seeds_per_job) for job in jobs}
         self._wanted = {id(job): {cell.method: cell for cell in cells_to_run(job, store, on_existing)} for job in jobs}
         if on_existing == "force":
@@ -109,58 +90,13 @@ class Parts:
         return [cell for part in self._of[id(whole)] for cell in part.cells if cell.method == method]
 
     def _clear(self, whole: Job) -> None:
-        for method in whole.methods:
-            for cell in self._cells(whole, method):
-                self.store.path(cell).unlink(missing_ok=True)
+        """Remove the records of all parts of ``whole``, also those of another cut."""
+        cells = [_without_seeds(cell.identity) for cell in whole.cells]
+        for path, record in self.store.found().values():
+            identity = record["identity"]
+            if set(identity["seeds"]) <= set(whole.seeds) and _without_seeds(identity) in cells:
+                path.unlink(missing_ok=True)
 
 
-def join(cell: Cell, records: Sequence[Record]) -> Record:
-    """The record of ``cell`` from those of its parts, in the order of its seeds."""
-    first = records[0]
-    overlaps = [record["overlap"] for record in records]
-    data = {name: [record["data"][name] for record in records] for name in first["data"]}
-    return first | {
-        "identity": cell.identity,
-        "results": _chained([record["results"] for record in records]),
-        "overlap": {name: _chained([overlap[name] for overlap in overlaps]) for name in overlaps[0] or ()} or None,
-        "curves": [_join_curves(stage) for stage in zip(*(record["curves"] for record in records), strict=True)],
-        # of a value for each seed, all; a size is the same for all
-        "data": {name: _chained(values) if isinstance(values[0], list) else values[0] for name, values in data.items()},
-        "provenance": _join_provenance(records),
-    }
-
-
-def _chained(lists: Sequence[list[Any]]) -> list[Any]:
-    return list(chain.from_iterable(lists))
-
-
-def _join_curves(curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One curve; None where a part had ended, all its replicates having stopped.
-
-    Parts keep every first, second, fourth, ... epoch, so the longest part's epochs are among each other's.
-    """
-    epochs: list[int] = max((curve["epoch"] for curve in curves), key=lambda kept: kept[-1] if kept else 0)
-
-    def series(name: str) -> list[list[float | None]] | None:
-        if all(curve[name] is None for curve in curves):
-            return None
-        out = []
-        for curve in curves:
-            for seed in curve[name] or [[]] * len(curve["training_loss"]):
-                at = dict(zip(curve["epoch"], seed, strict=False))
-                out.append([at.get(epoch) for epoch in epochs])
-        return out
-
-    return {"epoch": epochs, "training_loss": series("training_loss"), "validation_nll": series("validation_nll")}
-
-
-def _join_provenance(records: Sequence[Record]) -> dict[str, Any]:
-    """That of the part which finished last, with the time of all; each part's own stands in ``parts``."""
-    made = [record["provenance"] for record in records]
-    last: dict[str, Any] = max(made, key=lambda one: one["finished"])
-    return last | {
-        "seconds": sum(one["seconds"] for one in made),
-        "cpu_seconds": sum(one["cpu_seconds"] for one in made),
-        "peak_mib": max(one["peak_mib"] for one in made),
-        "parts": [{"seeds": record["identity"]["seeds"], **record["provenance"]} for record in records],
-    }
+def _without_seeds(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in identity.items() if name != "seeds"}

@@ -16,20 +16,21 @@ import torch
 from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
+from benchmarks.cutting import cut
 from benchmarks.executors import ray
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_options
-from benchmarks.parts import Parts, cut
+from benchmarks.parts import Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
 from benchmarks.texts import last_line, printable
-from benchmarks.tracking import MODES, Tracker, Tracking, sync
+from benchmarks.tracking import MODES, Tracker, Tracking, lacks_summary, sync
 from benchmarks.upkeep import merge, verify
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
@@ -106,7 +107,7 @@ def run(options: Namespace, console: Console) -> int:
         where = "on Ray" if workers is None else f"{workers} at a time on Ray"
         execute = partial(ray.run_ray, cluster=cluster, workers=workers)
     console.print(f"{asked}, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True)
-    tracker = _tracker(todo, store, options)
+    tracker = _tracker(jobs, bool(todo), store, options)
     try:
         ended = _train(todo, store, options, execute, console, tracker)
         status = _finish(jobs, store, console, ended)  # first: nobody waits for W&B to see the results
@@ -176,12 +177,12 @@ def _train(
     return ended
 
 
-def _tracker(todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
+def _tracker(jobs: Sequence[Job], any_left: bool, store: Store, options: Namespace) -> Tracker | None:
     mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
-    if mode == "disabled" or not todo:
+    if mode == "disabled" or not (any_left or lacks_summary(store.folder)):
         return None
     tags = tuple(options.wandb_tags or ())
-    return Tracker(todo, Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve()))
+    return Tracker(jobs, Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve()))
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> int:

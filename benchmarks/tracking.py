@@ -29,7 +29,7 @@ from benchmarks.executors.local import no_interrupt, worker_context
 from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
-from benchmarks.texts import redact
+from benchmarks.texts import last_line, redact
 from benchmarks.watching import Point, logged, step_of
 from cst_lightning.errors import InputError
 
@@ -122,8 +122,21 @@ def sync(folder: Path) -> int:
 
 def unsynced(folder: Path) -> list[Path]:
     """Folders of W&B runs that are on this machine alone."""
-    runs = (folder / "wandb").glob("*run-*-*")
-    return sorted(run for run in runs if run.is_dir() and any(run.glob("*.wandb")) and not any(run.glob("*.synced")))
+    runs = [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir() and any(run.glob("*.wandb"))]
+    again = {_id_of(run) for run in runs if run.name.startswith("offline-")}  # these hold all of a run
+    left = [run for run in runs if run.name.startswith("offline-") or _id_of(run) not in again]
+    return sorted(run for run in left if not any(run.glob("*.synced")))
+
+
+def lacks_summary(folder: Path) -> bool:
+    """Whether a sweep logged cells to W&B and was cut off before its summary."""
+    runs = [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
+    return bool(runs) and not any(run.name.endswith("-summary") for run in runs)
+
+
+def _id_of(run: Path) -> str:
+    """``run-DATE_TIME-ID`` and ``offline-run-DATE_TIME-ID``."""
+    return run.name.removeprefix("offline-").split("-", 2)[2]
 
 
 def _mark_if_uploaded(run: Path) -> bool:
@@ -207,19 +220,40 @@ class _Session:
     ending: list[Thread] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     rest: Tracker | None = None  # of what is logged offline since the server failed
+    kept: dict[str, list[Event]] = field(default_factory=dict)  # what online runs were told, until the server has it
     rest_said: list[str] = field(default_factory=list)
+    has_summary: bool = False  # the server
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
         for cell in job.cells:
-            if self.rest is None or cell.key in self.open:
-                try:
-                    self._take(cell, kind, text, point)
-                    continue
-                except Exception as error:
-                    self._failed(error)
-            if self.rest is not None and cell.key not in self.open:
-                self.rest.tell(Event(replace(job, methods=(cell.method,)), kind, text, point=point))  # type: ignore[arg-type]
+            if not self._concerns(cell, kind, text, point):
+                continue
+            event = Event(replace(job, methods=(cell.method,)), kind, text, point=point)  # type: ignore[arg-type]
+            if self.rest is not None and cell.key not in self.kept:
+                self.rest.tell(event)
+                continue
+            if self.mode != "offline":
+                self.kept.setdefault(cell.key, []).append(event)
+            try:
+                self._take(cell, kind, text, point)
+            except Exception as error:
+                self._failed(error)
+                if self.rest is not None and cell.key not in self.open:  # it could not be started
+                    self._tell_rest(cell.key)
+
+    def _concerns(self, cell: Cell, kind: str, text: str, point: Point | None) -> bool:
+        """Whether a message of a job, of all its cells, says something of this one."""
+        if kind == "point":
+            return point is not None and bool(logged(cell.method, point))
+        if kind == "failed":
+            record = Store(self.settings.folder).read(cell)
+            return cell.key in self.open or (record is not None and record["status"] == "failed")
+        return text == cell.method
+
+    def _tell_rest(self, key: str) -> None:
+        for event in self.kept.pop(key):
+            self.rest.tell(event)  # type: ignore[union-attr]
 
     def finish(self, complete: bool, limit: float) -> None:
         """End what is open, send the sweep's summary, and wait ``limit`` seconds for the server."""
@@ -232,10 +266,15 @@ class _Session:
             except Exception as error:
                 self._failed(error)
             deadline = time.monotonic() + limit
-        if self.rest is not None:
-            self.rest_said = self.rest.close(complete=complete)
         for thread in self.ending:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if self.mode == "online" and self.kept and limit:
+            # W&B writes a short run's log when it ends, and these have not ended: all of it is logged again
+            self.rest = self.rest or Tracker(self.jobs, replace(self.settings, mode="offline"))
+            for key in list(self.kept):
+                self._tell_rest(key)
+        if self.rest is not None:
+            self.rest_said = self.rest.close(complete=complete and not self.has_summary)
 
     def said(self) -> list[str]:
         """What a person must know at the end."""
@@ -255,13 +294,12 @@ class _Session:
         self.problems.append(" ".join(str(error).split()) or type(error).__name__)
 
     def _take(self, cell: Cell, kind: str, text: str, point: Point | None) -> None:
-        if kind == "point" and point is not None:
-            values = logged(cell.method, point)
-            if values:
-                self._run(cell).log(values, step=step_of(cell, point))
+        if point is not None:
+            self._run(cell).log(logged(cell.method, point), step=step_of(cell, point))
         elif kind == "failed":
+            self._run(cell).summary["error"] = last_line(text)
             self._end(cell.key, exit_code=1)
-        elif text == cell.method:
+        else:
             self._record(cell)
 
     def _record(self, cell: Cell) -> None:
@@ -285,16 +323,17 @@ class _Session:
     def _end(self, key: str, exit_code: int = 0) -> None:
         """End a run without waiting: with a server that does not answer, it can take for ever."""
         if key in self.open:
-            thread = Thread(target=self._finish_run, args=(self.open.pop(key), exit_code), daemon=True)
+            thread = Thread(target=self._finish_run, args=(key, self.open.pop(key), exit_code), daemon=True)
             thread.start()
             self.ending.append(thread)
 
-    def _finish_run(self, run: wandb.Run, exit_code: int) -> None:
+    def _finish_run(self, key: str, run: wandb.Run, exit_code: int) -> None:
         folder = Path(run.dir).parent
         try:
             run.finish(exit_code)
-            if self.mode == "online":
-                _mark_if_uploaded(folder)
+            if self.mode == "online" and _mark_if_uploaded(folder):
+                self.kept.pop(key, None)
+                self.has_summary = self.has_summary or key == "summary"
         except Exception as error:
             self._failed(error)
 

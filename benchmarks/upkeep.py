@@ -10,6 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from benchmarks.grid import digest
+from benchmarks.parts import PARTS
 from benchmarks.report import write_tables
 from benchmarks.store import Record, Store, replace_file
 from benchmarks.texts import printable
@@ -20,17 +21,20 @@ _MOST_NAMED = 10  # contradictions; one is enough to look into
 
 def verify(folder: Path) -> int:
     """Say of every file among the records whether it is one; the exit status is 1 if a file is not."""
-    if not (folder / "cells").is_dir():
+    if not (folder / "cells").is_dir() and not (folder / PARTS / "cells").is_dir():
         raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
-    store = Store(folder)
-    records, faults = store.read_all(), store.faults()
+    store, parts = Store(folder), Store(folder / PARTS)
+    records, faults = store.read_all(), store.faults() + parts.faults()
     for path, fault in faults:
         print(f"{printable(str(path))}: {fault}")
     failed = sum(record["status"] == "failed" for record in records)
     older = sum("checksum" not in record for record in records)
+    waiting = len(parts.read_all())
     print(
         f"{len(records)} records ({failed} of cells that failed), {len(records) - older} with the checksum of their "
-        f"content, {older} of an older version that has none; {len(faults)} other files"
+        f"content, {older} of an older version that has none; "
+        + (f"{waiting} of parts that wait for the others of their cells; " if waiting else "")
+        + f"{len(faults)} other files"
         + (": the next sweep in this folder sets them aside and runs their cells again" if faults else "")
     )
     return 1 if faults else 0
@@ -42,26 +46,34 @@ def merge(arguments: Sequence[str]) -> int:
     parser.add_argument("folders", type=str, nargs="+", help="folders that sweeps wrote")
     parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
     options = parser.parse_args(list(arguments))
-    sources, out = [Store(Path(folder)) for folder in options.folders], Store(Path(options.out))
+    sources, out = [Path(folder) for folder in options.folders], Path(options.out)
     for source in sources:
-        if not source.read_all():
-            raise InputError(f"{source.folder} holds no records (cells/*.json): name a folder that a sweep wrote")
-    out.check_writable()
-    chosen = _choose([out, *sources])
-    for path, fault in out.set_aside_faults():
-        print(f"set aside: {printable(str(path))} ({fault})")
-    for path in chosen.values():
-        out.adopt(path)
+        if not any(store.read_all() for store in _stores(source)):
+            raise InputError(f"{source} holds no records (cells/*.json): name a folder that a sweep wrote")
+    Store(out).check_writable()
+    chosen = [_choose([target, *same]) for target, *same in zip(_stores(out), *map(_stores, sources), strict=True)]
+    for target, paths in zip(_stores(out), chosen, strict=True):
+        for path, fault in target.set_aside_faults():
+            print(f"set aside: {printable(str(path))} ({fault})")
+        for path in paths.values():
+            target.adopt(path)
     for source in sources:
-        for path in sorted((source.folder / "sweeps").glob("*.json")):
-            if not _copy(path, out.folder / "sweeps" / path.name):
-                print(f"{path} asks for other cells than {out.folder / 'sweeps' / path.name}, which was kept")
-    write_tables(out)
-    faults = [found for source in sources for found in source.faults()]
+        for path in sorted((source / "sweeps").glob("*.json")):
+            if not _copy(path, out / "sweeps" / path.name):
+                kept = printable(str(out / "sweeps" / path.name))
+                print(f"{printable(str(path))} asks for other cells than {kept}, which was kept")
+    write_tables(Store(out))
+    faults = [found for source in sources for store in _stores(source) for found in store.faults()]
     for path, fault in faults:
         print(f"left out, since it is no record: {printable(str(path))} ({fault})")
-    print(f"{len(chosen)} records of {len(sources)} folders are in {out.folder}")
+    parts = f", and {len(chosen[1])} of parts" if chosen[1] else ""
+    print(f"{len(chosen[0])} records of {len(sources)} folders{parts} are in {out}")
     return 1 if faults else 0
+
+
+def _stores(folder: Path) -> tuple[Store, Store]:
+    """The records of a sweep's cells, and those of parts that wait for the others of their cells."""
+    return Store(folder), Store(folder / PARTS)
 
 
 def _choose(stores: Sequence[Store]) -> dict[str, Path]:
@@ -74,7 +86,7 @@ def _choose(stores: Sequence[Store]) -> dict[str, Path]:
             if known is None or (known[1]["status"], record["status"]) == ("failed", "finished"):
                 best[key] = path, record
             elif known[1]["status"] == record["status"] == "finished" and (difference := _difference(known[1], record)):
-                contradictions.append(f"{known[0]} and {path}: {difference}")
+                contradictions.append(f"{printable(str(known[0]))} and {printable(str(path))}: {difference}")
     if contradictions:
         more = len(contradictions) - _MOST_NAMED
         raise InputError(

@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 
 from cst_lightning.candidates import N_FOLDS, folds, train_candidates
 from cst_lightning.catalogue import METHODS, backbones
+from cst_lightning.columns import MIN_ROWS
+from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import FeatureEncoder, Label, Labels, as_frame, shown_list
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
 from cst_lightning.feedback import Feedback
+from cst_lightning.findings import EXPLAINED
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
@@ -30,6 +34,7 @@ from cst_lightning.saving import load, save
 from cst_lightning.selection import known_rules
 from cst_lightning.stacked import StackedModule
 
+_OVERLAP_ROWS = 2_000  # that overlap is looked at in
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
 
 
@@ -171,6 +176,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(
                 f"X has n_samples={n_rows}: at least {2 * N_FOLDS} rows are needed, and some hundred to learn"
             )
+        if n_rows < MIN_ROWS:
+            warnings.warn(f"X has {n_rows} rows: fewer than {MIN_ROWS} teach next to nothing", stacklevel=3)
         taken, seen = actions.index(action), outcomes.index(outcome)
         for role, column in (("action", taken), ("outcome", seen)):
             if len(column) != n_rows:
@@ -183,7 +190,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 )
         missing = np.flatnonzero(taken < 0)
         if len(missing):
-            raise InputError(f"action is missing in row {missing[0]}: every row needs the action that was taken")
+            raise InputError(
+                f"action is missing in row {missing[0]} (from 0): every row needs the action that was taken"
+            )
         if len(outcomes.values) < 2:
             raise InputError(
                 f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "
@@ -193,6 +202,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         x = self.encoder_.transform(frame)
         given = None if propensity is None else whole_propensity(propensity, taken, len(actions.values))
         _warn_of_rare(actions, outcomes, taken, seen)
+        _warn_of_no_overlap(x, taken, len(actions.values))
         n_actions, n_outcomes = len(actions.values), len(outcomes.values)
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
 
@@ -285,8 +295,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """The action of highest expected value, ``[n]``, as it was labelled.
 
         Args:
-            value: what an outcome is worth: a dict by outcome; or numbers ``[m]``, ``[K, m]`` (by action: a price times
-                bought) or ``[n, K, m]``. By default outcomes that are numbers or booleans are worth themselves.
+            value: what an outcome is worth: a dict by outcome, of numbers or of ``"action"`` where it is worth the
+                number that the action is (a price); or numbers ``[m]``, ``[K, m]`` or ``[n, K, m]``. By default
+                outcomes that are numbers or booleans are worth themselves.
             actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]``.
         """
         expected = self.expected_value(X, value)
@@ -296,14 +307,15 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def expected_value(self, X: Any, value: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """Expected value of each action, ``[n, K]``; ``value`` as in ``recommend``."""
         p = self.predict_proba(X)
-        return np.asarray((p * worth(value, p.shape, self.outcome_labels_)).sum(-1))
+        return np.asarray((p * worth(value, p.shape, self.action_labels_, self.outcome_labels_)).sum(-1))
 
     def score(self, X: Any, action: Any, outcome: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Mean log-likelihood of the observed outcomes (higher is better): no other outcome is needed."""
         p = self.predict_proba(X)
         taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
         if (taken < 0).any():
-            raise InputError(f"action is missing in row {int((taken < 0).argmax())}: every row needs the action taken")
+            row = int((taken < 0).argmax())
+            raise InputError(f"action is missing in row {row} (from 0): every row needs the action taken")
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
         weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)
@@ -345,3 +357,16 @@ def _warn_of_rare(actions: Labels, outcomes: Labels, taken: NDArray[np.int64], s
         else:
             continue
         warnings.warn(f"action {label!r} {message}", stacklevel=3)
+
+
+def _warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actions: int) -> None:
+    """Of a log in which the features tell the action: nothing there separates what the one does from the other."""
+    rows = np.random.default_rng(0).permutation(len(taken))[:_OVERLAP_ROWS]
+    with threadpool_limits(1):
+        propensity, _ = held_out_probabilities(x[rows].astype(np.float64), taken[rows], n_actions, 0)
+    if explained_share(propensity, taken[rows]) > EXPLAINED:
+        warnings.warn(
+            "the action is a function of the features, so no context shows two actions: what is predicted for other "
+            "actions than a context's own is a guess; `diagnose` says more",
+            stacklevel=3,
+        )

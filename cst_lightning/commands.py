@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, describe_columns
-from cst_lightning.cross_fitting import feature_matrix, held_out_probabilities
+from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
 from cst_lightning.encoding import Label, written
 from cst_lightning.errors import InputError
+from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import read_log
 from cst_lightning.policy_value import doubly_robust, ips, snips
+from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import check_target, write_whole
 
 _ROLES = "log.json"  # in a model's folder: what the columns of its log were for
@@ -104,7 +107,7 @@ def recommend(
     model: Path,
     data: Path,
     out: Path,
-    value: dict[str, float] | None = None,
+    value: dict[str, float | Literal["action"]] | None = None,
     actions: list[str | int | float | bool] | None = None,
     keep: list[str] | str | None = None,
     trust: list[str] | str | None = None,
@@ -115,7 +118,8 @@ def recommend(
     Args:
         model: folder that ``fit`` wrote. data: contexts, with the columns that the model was trained on.
         out: CSV or Parquet file to write.
-        value: what each outcome is worth; by default numeric outcomes are worth themselves.
+        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
+            default numeric outcomes are worth themselves.
         actions: those allowed; all by default.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
@@ -136,7 +140,8 @@ def evaluate(
     action: str | None = None,
     outcome: str | None = None,
     propensity: str | list[str] | None = None,
-    value: dict[str, float] | None = None,
+    value: dict[str, float | Literal["action"]] | None = None,
+    actions: list[str | int | float | bool] | None = None,
     floor: float = 0.01,
     trust: list[str] | str | None = None,
     encoding: str = "utf-8",
@@ -146,32 +151,39 @@ def evaluate(
     Args:
         model: folder that ``fit`` wrote. data: a log like that of the training.
         action, outcome, propensity: columns, by default those of the training.
-        value: what each outcome is worth; by default numeric outcomes are worth themselves.
+        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
+            default numeric outcomes are worth themselves.
+        actions: those that may be recommended; all by default.
         floor: least propensity divided by.
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
     classifier, roles = _load(model, _list(trust))
     roles = Roles(
-        action or roles.action, outcome or roles.outcome, _given(propensity) or roles.propensity, roles.features,
-        roles.categorical, roles.kept,
-    )  # fmt: skip
+        action or roles.action,
+        outcome or roles.outcome,
+        _given(propensity) or roles.propensity,
+        [str(name) for name in classifier.feature_names_in_],
+        roles.categorical,
+    )
     log = read_log(data, columns=roles, encoding=encoding)
     assert roles.action is not None
     assert roles.outcome is not None
     taken = classifier.action_labels_.index(log[roles.action])
     seen = classifier.outcome_labels_.index(log[roles.outcome])
-    frame = log[list(classifier.feature_names_in_)]
+    names = roles.feature_names(list(log.columns))
+    frame, allowed = log[names], _labels(actions, classifier.actions_)
     p = classifier.predict_proba(frame)
     print(_fit_of(p, taken, seen, classifier))
     print(_calibration(p, taken, seen, classifier))
     given = _propensities(log, roles)
     if given is None:
-        names = [str(name) for name in classifier.feature_names_in_]
         x = feature_matrix(log, names, roles.categorical)
         given, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
         print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
-    print(_value_of_recommendations(classifier, frame, taken, seen, np.asarray(given), value, floor))
+        if explained_share(given, taken) > EXPLAINED:
+            warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
+    print(_value_of_recommendations(classifier, frame, taken, seen, np.asarray(given), value, allowed, floor))
 
 
 def look(
@@ -280,7 +292,7 @@ def _write(frame: pd.DataFrame, out: Path) -> None:
     print(f"{len(frame)} rows: {out}")
 
 
-def _by_label(value: Mapping[str, float] | None, labels: NDArray[Any]) -> dict[Any, float] | None:
+def _by_label(value: Mapping[str, Any] | None, labels: NDArray[Any]) -> dict[Any, Any] | None:
     """Values by outcome as typed, by the outcome itself: on a command line every label is text."""
     if value is None:
         return None
@@ -351,17 +363,21 @@ def _value_of_recommendations(
     taken: NDArray[np.int64],
     seen: NDArray[np.int64],
     propensity: NDArray[np.float64],
-    value: Mapping[str, float] | None,
+    value: Mapping[str, Any] | None,
+    actions: Sequence[Label] | None,
     floor: float,
 ) -> str:
-    worth = _by_label(value, classifier.classes_)
+    by_outcome = _by_label(value, classifier.classes_)
+    labels, outcomes = classifier.action_labels_, classifier.outcome_labels_
     try:
-        expected = classifier.expected_value(frame, worth)
+        expected = classifier.expected_value(frame, by_outcome)
     except InputError as error:
         return f"value of the recommended actions: not known ({error})"
-    of_outcome = np.array([worth[r] for r in classifier.classes_.tolist()] if worth else classifier.classes_, float)
-    reward = np.where(seen >= 0, of_outcome[seen], np.nan)
-    policy = expected.argmax(1)
+    of_outcome = worth(by_outcome, (len(frame), len(labels.values), len(outcomes.values)), labels, outcomes)
+    of_outcome = np.broadcast_to(of_outcome, (len(labels.values), len(outcomes.values)))
+    reward = np.where(seen >= 0, of_outcome[taken, seen], np.nan)
+    allowed = allowed_actions(actions, len(frame), labels)
+    policy = np.where(allowed, expected, -np.inf).argmax(1)
     lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
     common = {"floor": floor}
     for name, estimate in (
@@ -371,6 +387,7 @@ def _value_of_recommendations(
     ):
         lines.append(
             f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
-            f"{estimate.effective_sample_size:.0f} rows' worth, {estimate.n_clipped} propensities clipped"
+            f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "
+            f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities clipped"
         )
     return "\n".join(lines)

@@ -92,6 +92,13 @@ def _log_loss(probability: Floats, label: Codes) -> float:
     return float(-np.log(probability[np.arange(len(label)), label].clip(1e-9)).mean())
 
 
+def explained_share(probability: Floats, label: Codes) -> float:
+    """How much of what guessing the commonest label ``[N]`` leaves is told by probabilities ``[N, C]``, in 0..1."""
+    right = float((probability.argmax(1) == label).mean())
+    commonest = float(np.bincount(label).max() / len(label))
+    return (right - commonest) / (1 - commonest) if commonest < 1 else 0.0
+
+
 def area_under_curve(probability: Floats, label: Codes) -> tuple[float, int]:
     """The largest one-against-the-rest AUC over the labels, and whose it is; 0.5 where no label has rows enough."""
     counts = np.bincount(label, minlength=probability.shape[1])

@@ -51,8 +51,11 @@ class Labels:
         Raises:
             InputError: labels of several kinds, or that differ only by their type or by spaces around them.
         """
-        different = pd.unique(_series(role, column).dropna())
-        values = [_plain(value) for value in different]
+        series = _series(role, column).dropna()
+        values = [_plain(value) for value in pd.unique(series)]
+        kinds = {type(_plain(value)) for value in series} if series.dtype == object else set()
+        if bool in kinds and kinds & {int, float}:
+            raise InputError(f"{role} holds booleans and numbers, such as True and 1: make all of them one kind")
         for value in values:
             if not isinstance(value, str | int | float | bool):
                 raise InputError(f"{role} holds {value!r}, a {type(value).__name__}: text, numbers and booleans go")
@@ -79,8 +82,8 @@ class Labels:
         unknown = np.flatnonzero((index < 0) & series.notna().to_numpy())
         if len(unknown):
             raise InputError(
-                f"{self.role} {_plain(series.iloc[unknown[0]])!r} in row {unknown[0]} was not in {known_as}: allowed "
-                f"are {shown_list(self.values)}"
+                f"{self.role} {_plain(series.iloc[unknown[0]])!r} in row {unknown[0]} (from 0) was not in {known_as}: "
+                f"allowed are {shown_list(self.values)}"
             )
         return np.where(index < 0, MISSING, index)
 
@@ -199,7 +202,7 @@ class FeatureEncoder:
         encoded = np.concatenate(parts, 1)
         if not (np.abs(encoded) < np.finfo(np.float32).max).all():
             row = int(np.flatnonzero(~(np.abs(encoded) < np.finfo(np.float32).max).all(1))[0])
-            raise InputError(f"row {row} holds a number too far from those of training to be computed with: mend it")
+            raise InputError(f"{_rows(np.array([row]))} holds a number too far from those of training: mend it")
         return encoded.astype(np.float32)
 
     def _number(self, name: str, column: pd.Series[Any]) -> Number:
@@ -362,9 +365,5 @@ def _missing(name: str, rows: NDArray[np.int64]) -> str:
 
 
 def _rows(rows: NDArray[np.int64]) -> str:
-    shown = ", ".join(map(str, rows[:_SHOWN]))
-    return (
-        f"row {shown}"
-        if len(rows) == 1
-        else f"rows {shown}" + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
-    )
+    shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+    return f"row{'s' if len(rows) > 1 else ''} {shown} (from 0)"

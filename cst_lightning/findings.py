@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from cst_lightning.columns import Roles
+from cst_lightning.cross_fitting import explained_share
 
 if TYPE_CHECKING:
     from cst_lightning.diagnosis import Diagnosis
@@ -123,9 +124,8 @@ def overlap(found: Diagnosis) -> Iterator[Finding]:
     """Of how far the actions taken can be compared."""
     if len(found.actions) < 2:
         return
-    right = float((found.propensity.argmax(1) == found.taken).mean())
-    commonest = float(np.bincount(found.taken).max() / len(found.taken))
-    if commonest < 1 and (right - commonest) / (1 - commonest) > EXPLAINED:
+    if explained_share(found.propensity, found.taken) > EXPLAINED:
+        right = float((found.propensity.argmax(1) == found.taken).mean())
         yield Finding(
             "problem",
             f"The action is a function of the features: they tell it in {percent(right)} of the rows",

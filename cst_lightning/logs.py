@@ -65,6 +65,8 @@ def read_log(
 ) -> pd.DataFrame:
     """A log file as a data frame, checked; ``frame.attrs["format"]`` says in words what was found.
 
+    Rows at the end of a log in which every column is empty, as spreadsheets leave them, are left out.
+
     Args:
         path: CSV (``.csv``, ``.tsv``, ``.txt``, also ``.gz`` and such), Parquet (``.parquet``, or a folder of them,
             partitioned or not), or Arrow (``.arrow``, ``.feather``, ``.ipc``).
@@ -80,7 +82,8 @@ def read_log(
         raise InputError(f"rows={rows}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
     read = _read_csv if form.kind == "csv" else _read_dataset
-    frame = _to_frame(read(path, form, columns, rows), path)
+    table = read(path, form, columns, rows)
+    frame = _to_frame(table if columns.action is None else _without_empty_end(table), path)
     if frame.empty:
         raise InputError(f"{path}: only a header, no rows")
     frame.attrs["format"] = str(form)
@@ -161,14 +164,12 @@ def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
     text = _decode(sample, path, codec)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
-    lines = [line for line in text.splitlines() if line.strip()][:_SAMPLE_LINES]
+    lines = [line for line in text.splitlines() if line.strip()]
     if delimiter is None:
-        delimiter = _find_delimiter(lines)
+        delimiter = _find_delimiter(lines[:_SAMPLE_LINES])
     elif len(delimiter) != 1:
         raise InputError(f"delimiter={delimiter!r}: allowed is one character")
-    cells = [cell.strip() for row in csv.reader(lines[1:], delimiter=delimiter) for cell in row]
-    comma, point = (any(re.fullmatch(rf"[+-]?\d*{sign}\d+", cell) for cell in cells) for sign in (",", r"\."))
-    return Format("csv", delimiter, "," if comma and not point and delimiter != "," else ".", codec)
+    return Format("csv", delimiter, "." if delimiter == "," else _find_decimal(lines[1:], delimiter), codec)
 
 
 def _decode(sample: bytes, path: Path, codec: str) -> str:
@@ -199,6 +200,13 @@ def _find_delimiter(lines: Sequence[str]) -> str:
         return (alike if widths[0] > 1 else 0, widths[0])
 
     return max(_DELIMITERS, key=fit)
+
+
+def _find_decimal(lines: Sequence[str], delimiter: str) -> str:
+    """A comma where numbers are written with one, and none with a point."""
+    cells = [cell.strip() for row in csv.reader(lines, delimiter=delimiter) for cell in row]
+    comma, point = (any(re.fullmatch(rf"[+-]?\d*{sign}\d+", cell) for cell in cells) for sign in (",", r"\."))
+    return "," if comma and not point else "."
 
 
 # --- CSV ----------------------------------------------------------------------------------------
@@ -360,6 +368,14 @@ def _limited(tables: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]
         left -= len(table)
         if left <= 0:
             return
+
+
+def _without_empty_end(table: pa.Table) -> pa.Table:
+    """The rows up to the last one that holds a value."""
+    end = len(table)
+    while end and not any(column[end - 1].is_valid for column in table.columns):
+        end -= 1
+    return table.slice(0, end)
 
 
 def _of_size(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:

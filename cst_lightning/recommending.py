@@ -12,8 +12,8 @@ from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
 
 
-def worth(value: Any, shape: tuple[int, ...], outcomes: Labels) -> NDArray[np.float64]:
-    """What each outcome is worth, in a shape that goes with probabilities of ``shape``, ``[n, K, m]``."""
+def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels) -> NDArray[np.float64]:
+    """Worth of outcomes (see ``recommend``), in a shape that goes with probabilities of ``shape``, ``[n, K, m]``."""
     if value is None:
         if isinstance(outcomes.values[0], str):
             raise InputError(
@@ -25,7 +25,7 @@ def worth(value: Any, shape: tuple[int, ...], outcomes: Labels) -> NDArray[np.fl
         missing = [label for label in outcomes.values if label not in value]
         if missing or len(value) > len(outcomes.values):
             raise InputError(f"value={dict(value)}: give each of {shown_list(outcomes.values)} a number")
-        value = [value[label] for label in outcomes.values]
+        value = np.transpose([_column(value[label], actions) for label in outcomes.values])
     try:
         worth = np.asarray(value, float)
     except (TypeError, ValueError):
@@ -36,6 +36,18 @@ def worth(value: Any, shape: tuple[int, ...], outcomes: Labels) -> NDArray[np.fl
             f"{shape[1:]} (by action and outcome) or {shape}"
         )
     return worth
+
+
+def _column(value: Any, actions: Labels) -> list[Any]:
+    """What one outcome is worth under each action, ``[K]``."""
+    if value != "action":
+        return [value] * len(actions.values)
+    if isinstance(actions.values[0], str):
+        raise InputError(
+            f"value: an outcome is to be worth its action, and the actions are text ({shown_list(actions.values)}): "
+            "give a number by action and outcome"
+        )
+    return list(actions.values)
 
 
 def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool_]:

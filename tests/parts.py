@@ -105,6 +105,17 @@ class Greedy(DirectMethod):
             resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+class Large(DirectMethod):
+    """A GPU's memory holds the replicates of ``at_once`` seeds."""
+
+    name = "large"
+    at_once = 3
+
+    def prepare(self, feedback):
+        if len(self.seeds) > self.at_once:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
 class Terminated(DirectMethod):
     name = "terminated"
 

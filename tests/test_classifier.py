@@ -93,7 +93,7 @@ def test_columns_at_prediction_are_those_of_training(fitted):
     ]:
         with pytest.raises(ValueError, match=message):
             model.predict(wrong)
-    with pytest.warns(UserWarning, match="'city' holds 'Bonn' in row 3, which training had not"):
+    with pytest.warns(UserWarning, match="'city' holds 'Bonn' in row 3 .from 0., which training had not"):
         model.predict(x.assign(city=["Oslo"] * 3 + ["Bonn"] + ["Rome"] * 116))
 
 
@@ -118,9 +118,10 @@ def test_the_recommended_action_is_the_most_valuable_of_those_allowed(fitted):
         ({"value": [1, 2, 3]}, r"value has shape \(3,\)"),
         ({"value": {"one": np.nan, "left": 0}}, "finite numbers"),
         ({"value": ["a", "b"]}, "numbers are allowed"),
+        ({"value": {"one": "action", "left": 0}}, "worth its action, and the actions are text"),
         ({"value": value, "actions": [None]}, "holds a missing one"),
         ({"value": value, "actions": "low"}, "allowed is a list"),
-        ({"value": value, "actions": ["lowest"]}, "action 'lowest' in row 0 was not in training"),
+        ({"value": value, "actions": ["lowest"]}, "action 'lowest' in row 0 .from 0. was not in training"),
         ({"value": value, "actions": [["low"]] * 119 + [[]]}, "actions allows none in row 119"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -1,5 +1,7 @@
 """Logs and options that the estimator cannot work with: one line that says which, where, and what to do."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,6 +33,7 @@ def put(value, row=7):
         (bad(outcome=lambda r: r[:-1]), "outcome has 119 rows, X has 120"),
         (bad(action=lambda a: np.column_stack([a, a])), r"action has shape \(120, 2\)"),
         (bad(outcome=lambda r: np.array([1, "1"] * 60, dtype=object)), "differ only by type or spaces: 1 and '1'"),
+        (bad(outcome=lambda r: np.array([1, True, 0] * 40, dtype=object)), "holds booleans and numbers"),
         (bad(outcome=put(" one")), "differ only by type or spaces"),
         (bad(outcome=put(3)), "text and numbers"),
         (bad(outcome=put(pd.Timestamp("2020-01-01"))), "a Timestamp"),
@@ -85,6 +88,8 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
     x, action, outcome = make_log()
     with pytest.raises(InputError, match="n_samples=9"):
         CounterfactualClassifier(**QUICK).fit(x[:9], action[:9], outcome[:9])
+    with pytest.warns(UserWarning, match="X has 19 rows: fewer than 20"):
+        CounterfactualClassifier(method="backbone", **QUICK).fit(x[:19], action[:19], outcome[:19])
     action, outcome = action.copy(), outcome.copy()
     action[5] = "once"
     outcome[action == "mid"] = "left"
@@ -93,3 +98,15 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
         model.fit(x, action, outcome)
     assert any("'mid' was only ever seen with outcome 'left'" in str(warning.message) for warning in told)
     assert np.isfinite(model.predict_proba(x)).all()
+
+
+def test_an_action_that_follows_from_the_features_is_a_warning():
+    x, _, outcome = make_log()
+    rule = np.where(x["age"] + 3 * x["visits"] > (x["age"] + 3 * x["visits"]).median(), "dear", "cheap")
+    with pytest.warns(UserWarning, match="the action is a function of the features"):
+        CounterfactualClassifier(method="backbone", **QUICK).fit(x, rule, outcome)
+    mostly = np.where(np.random.default_rng(0).random(len(x)) < 0.8, rule, "cheap")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        CounterfactualClassifier(method="backbone", **QUICK).fit(x, mostly, outcome)
+    assert not any("function of the features" in str(warning.message) for warning in told)

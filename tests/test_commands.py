@@ -64,6 +64,36 @@ def test_recommendations_are_of_the_actions_allowed(sales):
     assert set(pd.read_csv(out)["action"]) <= {14.5, 19.5}
 
 
+def test_an_outcome_can_be_worth_its_price(sales, capsys):
+    out, data = sales / "revenue.csv", ["--data", str(sales / "new.csv")]
+    call = ["--model", str(sales / "model"), *data, "--value.yes", "action", "--value.no", "0"]
+    assert main(["recommend", *call, "--out", str(out)]) == 0
+    assert main(["predict", "--model", str(sales / "model"), *data, "--out", str(sales / "p.csv")]) == 0
+    got, p = pd.read_csv(out), pd.read_csv(sales / "p.csv")
+    revenue = np.stack([price * p[f"p(yes | {price})"] for price in (9.5, 14.5, 19.5)], 1)
+    assert got["expected_value"].tolist() == pytest.approx(revenue.max(1))
+    assert got["action"].tolist() == np.array([9.5, 14.5, 19.5])[revenue.argmax(1)].tolist()
+    capsys.readouterr()
+    new = pd.read_csv(sales / "new.csv")
+    logged = new["price"].where(new["bought"] == "yes", 0).mean()
+    assert main(["evaluate", *call, "--actions", "[9.5]"]) == 0
+    text = capsys.readouterr().out
+    assert f"value of a row as logged: {logged:.4f}" in text
+    low = new[new["price"] == 9.5]
+    assert f"rows' worth of {len(new)}" in text
+    snips = float(text.split("SNIPS: ")[1].split()[0])
+    assert snips == pytest.approx(9.5 * (low["bought"] == "yes").mean(), abs=1.5)
+
+
+def test_evaluation_reads_only_the_columns_it_needs_and_warns_of_no_overlap(sales, capsys):
+    new = pd.read_csv(sales / "new.csv").drop(columns="customer").assign(note="x")
+    new["price"] = np.where(new["age"] > 40, 9.5, 14.5)
+    new.to_csv(sales / "rule.csv", index=False)
+    call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "rule.csv"), "--value.yes", "1"]
+    assert main([*call, "--value.no", "0"]) == 0
+    assert "warning: the features tell the action" in capsys.readouterr().err
+
+
 def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]
     assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0

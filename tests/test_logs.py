@@ -184,6 +184,19 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path):
         read_batches(tmp_path / "sales.csv", 0)
 
 
+def test_empty_rows_at_the_end_as_a_spreadsheet_leaves_them_are_no_rows(tmp_path):
+    got = read_log(put(tmp_path, text() + ",,\n" * 3), columns=ROLES)
+    pd.testing.assert_frame_equal(got, read_log(put(tmp_path, text(), "same.csv"), columns=ROLES))
+    with pytest.raises(InputError, match="action 'price' is missing in data row 41"):
+        read_log(put(tmp_path, text() + ",,\n" + text().splitlines()[1] + "\n"), columns=ROLES)
+
+
+def test_a_decimal_comma_may_come_late(tmp_path):
+    rows = [f"{i if i < 400 else f'{i},5'};{'low' if i % 2 else 'high'};{i % 3}" for i in range(500)]
+    got = read_log(put(tmp_path, "age;price;bought\n" + "\n".join(rows)), columns=ROLES)
+    assert got["age"].tolist()[398:402] == [398, 399, 400.5, 401.5]
+
+
 def test_new_contexts_need_no_outcome_and_may_be_few(tmp_path):
     assert len(read_log(put(tmp_path, "age,town\n3,Bern\n"))) == 1
 

@@ -1,17 +1,20 @@
 """Jobs cut by seeds: what a part is, what becomes of its records, and that the numbers stay."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cutting import cut
 from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, parse_seeds
 from benchmarks.job import Settings, cells_to_run, run_job
-from benchmarks.parts import Parts, cut
+from benchmarks.parts import Parts
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
 from benchmarks.store import Store
 from benchmarks.sweep import main
+from tests.parts import Large
 from tests.sweeps import TINY, farthest, numbers
 
 SEEDS = ["0..1", "9"]
@@ -113,6 +116,16 @@ def test_what_was_recorded_part_by_part_is_not_run_again(tmp_path):
     assert list((tmp_path / "parts" / "cells").iterdir()) == []
 
 
+def test_what_another_cut_left_is_cleared_with_the_job(tmp_path):
+    job, store = make_job("dm"), Store(tmp_path)
+    run_parts(parts_of(job, store, 1), only=2)
+    other = make_job("dm", seeds=["4..5"])
+    run_parts(parts_of(other, store, 1), only=1)
+    run_parts(parts_of(job, store, 2))
+    left = Store(tmp_path / "parts").read_all()
+    assert {tuple(record["identity"]["seeds"]) for record in left} == {(4,)}
+
+
 def test_parts_that_a_killed_sweep_did_not_join_are_joined_by_the_next(tmp_path):
     job, store = make_job("dm"), Store(tmp_path)
     for part in parts_of(job, store, 2).todo:
@@ -173,3 +186,22 @@ def test_the_command_line_cuts_and_gives_the_same_records(tmp_path, capsys):
     assert "3 already recorded" in capsys.readouterr().err
     assert main([*options, "--seeds-per-job", "0"]) == 2
     assert "seeds_per_job=0: allowed is from 1" in capsys.readouterr().err
+
+
+def test_a_stack_that_a_gpu_does_not_hold_is_trained_in_smaller_ones_and_the_record_says_so(tmp_path, monkeypatch):
+    job = make_job("tests.parts.Large", seeds=["0..4"], cvat_weights=[0.1])
+    store, whole, said = Store(tmp_path / "halves"), Store(tmp_path / "whole"), []
+    run_job(job, store, Settings(device="cpu"), said.append)
+    assert [message.text for message in said if message.kind == "recorded"] == list(job.methods)
+    for record in store.read_all():
+        made = record["provenance"]
+        assert [part["seeds"] for part in made["parts"]] == [[0, 1, 2], [3, 4]]
+        assert made["failures_before"] == ["OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
+    monkeypatch.setattr(Large, "at_once", 5)
+    run_job(job, whole, Settings(device="cpu"), lambda _: None)
+    ours, theirs = numbers(store.folder), numbers(whole.folder)
+    assert ours.keys() == theirs.keys()
+    assert max(farthest(theirs[name], ours[name]) for name in ours) <= 1e-5
+    monkeypatch.setattr(Large, "at_once", 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        run_job(make_job("tests.parts.Large", seeds=["0"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)

@@ -135,6 +135,17 @@ def test_failing_dying_and_greedy_jobs_are_recorded_and_the_rest_goes_on(cluster
     assert found["dm"]["status"] == "finished"
 
 
+def test_a_job_that_hangs_is_ended_tried_again_and_told_of_with_its_reasons(cluster, tmp_path):
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "tests.parts.Slow", "dm", "--out", str(tmp_path)]
+    assert main(on_ray(cluster, *arguments, "--timeout", "6", "--retries", "1")) == 1
+    found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
+    assert found["dm"]["status"] == "finished"
+    failed = found["tests.parts.Slow"]
+    assert "6 s" in failed["error"]
+    assert len(failed["provenance"]["failures_before"]) == 1
+    assert "6 s" in failed["provenance"]["failures_before"][0]
+
+
 @RAY
 def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")  # of the machine's memory: it is always above that

@@ -1,6 +1,7 @@
 """What Weights & Biases is told, read back from its offline files."""
 
 import json
+import shutil
 import struct
 import time
 
@@ -114,6 +115,13 @@ def test_a_finished_sweep_again_logs_nothing_more(logged):
     assert unsynced(logged) == before
 
 
+def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged):
+    (summary,) = (logged / "wandb").glob("offline-run-*-summary")
+    shutil.rmtree(summary)
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    assert len(runs(logged)["summary"]) == 1
+
+
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
     before = runs(logged)["multilabel/dm/backbone"]
     next((logged / "cells").glob("*-pl-*.json")).unlink()
@@ -182,3 +190,13 @@ def test_sync_wants_a_folder_with_runs(tmp_path, capsys):
     assert sweep(["sync", str(tmp_path)]) == 2
     assert "no W&B run" in capsys.readouterr().err
     assert sweep(["sync"]) == 2
+
+
+def test_a_cell_that_failed_has_a_run_that_says_so(tmp_path):
+    options = ["--methods", "backbone", "pl", "--wandb", "offline", "--out", str(tmp_path / "run")]
+    arguments = ["--datasets", "multilabel", "--backbones", "tests.parts.Broken", *FAST[4:]]
+    assert sweep([*arguments, *options]) == 1
+    found = runs(tmp_path / "run")
+    assert set(found) == {"multilabel/tests.parts.Broken/backbone", "multilabel/tests.parts.Broken/pl", "summary"}
+    summary, _, _ = found["multilabel/tests.parts.Broken/pl"][0]
+    assert summary["error"] == "InputError: this backbone is broken on purpose"

@@ -6,9 +6,13 @@ import threading
 
 import pytest
 
+from benchmarks.cutting import cut
+from benchmarks.job import Settings, run_job
+from benchmarks.parts import Parts
 from benchmarks.store import Store, checksum, examine, sealed
 from benchmarks.sweep import main
 from tests.sweeps import TINY, numbers, records, start
+from tests.test_parts import make_job
 from tests.test_store_and_tables import cell, record
 
 
@@ -238,6 +242,26 @@ def test_stores_of_several_machines_become_one(tmp_path, no_tables):
     assert values(tmp_path / "a") == values(tmp_path / "c")
     assert main(["verify", folders[0]]) == 0
     assert (tmp_path / "a" / "cells" / Store(tmp_path).path(cell("backbone")).name).exists()
+
+
+def test_parts_of_several_machines_are_joined_too(tmp_path, no_tables, capsys):
+    job = make_job("dm")
+    folders = [tmp_path / name for name in "ab"]
+    for folder, part in zip(folders, cut(job, 2), strict=True):
+        run_job(part, Store(folder / "parts"), Settings(device="cpu"), lambda _: None)
+    (damaged,) = (folders[1] / "parts" / "cells").glob("*-pl-*.json")
+    content = damaged.read_bytes()
+    torn(damaged)
+    assert main(["verify", str(folders[1])]) == 1
+    assert f"{damaged.name}: torn" in capsys.readouterr().out
+    damaged.write_bytes(content)
+    assert main(["merge", *map(str, folders), "--out", str(tmp_path / "c")]) == 0
+    assert "0 records of 2 folders, and 6 of parts are in" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "c")]) == 0
+    assert "6 of parts that wait" in capsys.readouterr().out
+    parts = Parts([job], Store(tmp_path / "c"), 2, "retry-failed", "cpu")
+    assert parts.todo == []
+    assert len(parts.begin()) == 3
 
 
 def test_a_contradiction_is_refused_and_nothing_is_written(tmp_path, no_tables, capsys):
