@@ -22,6 +22,7 @@ from benchmarks.store import is_alive, write_text
 from benchmarks.texts import last_line, printable
 from cst_lightning.errors import InputError
 
+_UNTOLD = 0.02  # share of a sweep that says too little of the rest
 _TELL_S = 2.0
 _SILENT_S = 60.0  # after which a sweep that did not say that it ended is taken for dead
 
@@ -122,11 +123,16 @@ class Display:
         total = sum(self._weights.values()) or 1.0
         return sum(self._shares[key] * weight for key, weight in self._weights.items()) / total
 
-    def _left(self) -> str:
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the whole sweep, as things go; None at its beginning."""
         share = self._share()
-        if share < 0.02:
+        return None if share < _UNTOLD else (time.monotonic() - self._start) * (1 - share) / share
+
+    def _left(self) -> str:
+        left = self.seconds_left
+        if left is None:
             return ""
-        left = (time.monotonic() - self._start) * (1 - share) / share
         return f"{self.failed} failed, about {said(left)} left" if self.failed else f"about {said(left)} left"
 
 

@@ -1,0 +1,53 @@
+"""How long a sweep says that it will still take, by how long the committed ones took."""
+
+import heapq
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import progress
+from benchmarks.executors.common import Event
+from benchmarks.options import saved_jobs
+from benchmarks.plan import estimate_seconds
+from benchmarks.progress import Display
+from benchmarks.store import Store
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def times_of(folder):
+    """The jobs that wrote ``folder`` in their order, and the CPU time that each took."""
+    jobs, _ = saved_jobs(folder)
+    store = Store(folder)
+    return jobs, [max(store.read(cell)["provenance"]["cpu_seconds"] for cell in job.cells) for job in jobs]
+
+
+@pytest.mark.parametrize("name", ["released", "matched", "overlap"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name, workers, tmp_path, monkeypatch):
+    jobs, seconds = times_of(RESULTS / name)
+    free, spans = [0.0] * workers, []
+    for job, duration in zip(jobs, seconds, strict=True):
+        start = heapq.heappop(free)
+        spans.append((job, start, start + duration))
+        heapq.heappush(free, start + duration)
+    end = max(free)
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    display = Display(jobs, [estimate_seconds(job) for job in jobs], Console(file=io.StringIO()), tmp_path)
+    told = []
+    for percent in range(1, 100):
+        before, now = now, end * percent / 100
+        for job, start, stop in spans:
+            if before <= start < now:
+                display.show(Event(job, "started"))
+            if start < now < stop:
+                display.show(Event(job, "progress", "dm", share=(now - start) / (stop - start)))
+            elif before < stop <= now:
+                display.show(Event(job, "finished"))
+        told.append(display.seconds_left / (end - now) if display.seconds_left else None)
+    assert max(told[9:95]) < 2
+    assert min(told[9:95]) > 0.5
+    assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
