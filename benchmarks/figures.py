@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.speed import Measured
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+_UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -34,15 +39,24 @@ def subplots(n_rows: int, n_columns: int, width: float, height: float) -> tuple[
     return plt.subplots(n_rows, n_columns, figsize=size, layout="constrained", squeeze=False)
 
 
+@contextmanager
+def also_as(*kinds: str) -> Iterator[None]:
+    """Within it, every figure is saved as ``pdf`` and such beside its own file."""
+    token = _also.set(kinds)
+    try:
+        yield
+    finally:
+        _also.reset(token)
+
+
 def save(figure: Figure, path: Path) -> None:
     """Put the figure in place whole; the same figure gives the same bytes."""
     from matplotlib import pyplot as plt
 
-    arguments: dict[str, Any] = {"format": path.suffix[1:], "dpi": 150}
-    if path.suffix == ".svg":
-        arguments["metadata"] = {"Date": None}
-    with mpl.rc_context({"svg.hashsalt": "cst-lightning", "svg.fonttype": "none"}):
-        replace_file(path, lambda temporary: figure.savefig(temporary, **arguments))
+    for kind in dict.fromkeys((path.suffix[1:], *_also.get())):
+        arguments: dict[str, Any] = {"format": kind, "dpi": 150, "metadata": _UNDATED.get(kind)}
+        with mpl.rc_context({"svg.hashsalt": "cst-lightning", "svg.fonttype": "none", "pdf.fonttype": 42}):
+            replace_file(path.with_suffix(f".{kind}"), partial(figure.savefig, **arguments))
     plt.close(figure)
 
 

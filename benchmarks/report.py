@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="+", help="folders that a sweep wrote")
     parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
+    parser.add_argument("--pdf", action="store_true", help="each figure as PDF too, for a paper")
     parser.add_argument("--trust", type=str, nargs="+", default=[], help="packages that the runs may have imported")
     try:
         options = parser.parse_args(arguments)
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for folder in folders:
             if not Store(folder).read_all():
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
-        runs = [write_report(Store(folder), options.trust) for folder in folders]
+        with figures.also_as(*(["pdf"] if options.pdf else [])):
+            runs = [write_report(Store(folder), options.trust) for folder in folders]
         for folder in folders:
             print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
             for path, fault in Store(folder).faults():

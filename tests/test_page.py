@@ -1,6 +1,7 @@
 """The page of a report, in a real browser where there is one."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from benchmarks.tables import Place
 from tests.conftest import open_page
 
 TINY = ["--backbones", "dm", "--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--workers", "1"]
+RESULTS = Path(__file__).parents[1] / "results"
 EVIL = "<script>document.title='broken'</script>"
 
 
@@ -38,6 +40,16 @@ def test_a_page_opens_without_error_or_request_and_fits(runs, browser, name, wid
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert all(alt for alt in page.locator("img").evaluate_all("all => all.map(one => one.alt)"))
     assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/report.html")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("width", [360, 1440])
+def test_the_committed_pages_open_too(browser, path, width):
+    assert path.stat().st_size < 5e6
+    page, troubles = open_page(browser, path, width)
+    assert troubles == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#table tbody tr").count() > 0
 
 
 def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):

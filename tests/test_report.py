@@ -51,6 +51,18 @@ def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
     assert files(run) == first
 
 
+def test_figures_for_a_paper_are_pdf_beside_the_svg_and_come_out_the_same_again(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    assert main([str(folder), "--pdf"]) == 0
+    first = files(folder)
+    drawn = {path.stem for path in folder.glob("figures/*.svg")}
+    assert drawn == {path.stem for path in folder.glob("figures/*.pdf")} != set()
+    assert all(path.read_bytes().startswith(b"%PDF") for path in folder.glob("figures/*.pdf"))
+    assert main([str(folder), "--pdf"]) == 0
+    assert files(folder) == first
+
+
 def test_rounds_hold_what_the_theorem_speaks_of(run):
     frame = pd.read_csv(run / "rounds.csv")
     assert set(frame["round"]) == {1, 2}
