@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
         return 130
+    except BrokenPipeError:  # whoever reads, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except InputError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
