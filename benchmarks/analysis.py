@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.grid import METHODS
 from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
 from benchmarks.tables import ORACLE, Entry, Place, backbone_title
+from cst_lightning.catalogue import method_title
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import RELEASED
 from datamodules.catalogue import DataSpec, data_modules
@@ -288,7 +288,7 @@ def weights(records: Sequence[Record]) -> pd.DataFrame:
     for record in _finished(records):
         tried = [result["by_weight"] for result in record["results"] if result["by_weight"]]
         names = dict.fromkeys(weight for of_seed in tried for weight in of_seed)
-        for weight in names if METHODS[record["identity"]["method"]].cvat else ():
+        for weight in names if any(result["cvat_weight"] for result in record["results"]) else ():
             summary = summarise([one[weight]["nll"] for one in tried if weight in one], len(record["results"]))
             if summary is not None:
                 point = {"mean": summary.mean, "standard_error": summary.standard_error, "n": summary.n}
@@ -334,4 +334,4 @@ def _largest(errors: list[list[float | None]]) -> float | None:
 
 
 def _name(backbone: str, method: str) -> str:
-    return backbone_title(backbone) if method == "backbone" else f"{backbone_title(backbone)} {METHODS[method].title}"
+    return backbone_title(backbone) if method == "backbone" else f"{backbone_title(backbone)} {method_title(method)}"

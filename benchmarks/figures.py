@@ -14,10 +14,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
-from benchmarks.grid import METHODS
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
 from benchmarks.tables import ORACLE, Entry, backbone_title, title
+from cst_lightning.catalogue import METHODS, method_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +140,7 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         ):
             axis.errorbar(
                 points["effective_sample_size"], points["mean"], yerr=points["standard_error"], color=colour,
-                marker=marker, ms=5, lw=1, label=METHODS[str(method)].title + _mark(points),
+                marker=marker, ms=5, lw=1, label=method_title(str(method)) + _mark(points),
             )  # fmt: skip
         places = mine.drop_duplicates("dataset")
         axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
@@ -188,7 +188,7 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
         axis.plot([0, 1], [0, 1], color="0.6", lw=1)
         for method, points in of_dataset.groupby("method", sort=False):
             style = {"color": _cycle(_COLOURS, methods, method), "marker": _cycle(_MARKERS, methods, method)}
-            label = METHODS[str(method)].title + _mark(points)
+            label = method_title(str(method)) + _mark(points)
             axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     _legend(axes[0])
@@ -204,9 +204,9 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         lines = of_dataset.groupby(["method", "series"], sort=False)
         for (method, series), points in lines:
-            colour = _cycle(_COLOURS, list(METHODS), method)
+            colour = _cycle(_COLOURS, list(dict.fromkeys([*METHODS, *curves["method"]])), method)
             what = "held-out NLL" if series == "validation_nll" else "training loss"
-            label = f"{METHODS[str(method)].title}{_mark(points)}, {what}"
+            label = f"{method_title(str(method))}{_mark(points)}, {what}"
             style = "--" if series == "validation_nll" else "-"
             axis.plot(points["epoch"], points["mean"], ls=style, color=colour, lw=1.2, label=label)
             low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
@@ -302,7 +302,7 @@ def _plain(axis: Any) -> None:
 
 
 def _name(backbone: str, method: str) -> str:
-    return f"{backbone_title(backbone)}, {METHODS[method].title}"
+    return f"{backbone_title(backbone)}, {method_title(method)}"
 
 
 def plot_speed(measured: Sequence[Measured], path: Path) -> None:

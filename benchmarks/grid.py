@@ -13,6 +13,7 @@ from typing import Any
 
 from cst_lightning.catalogue import METHODS as METHODS
 from cst_lightning.catalogue import backbones as backbones
+from cst_lightning.catalogue import get_method, method_order
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import EstimatorBackbone
 from cst_lightning.protocols import Protocol, get_protocol
@@ -53,9 +54,9 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """All that changes the cell's numbers and nothing else: an explicit choice of fields."""
         backbone = backbones().get(self.backbone)
-        method = METHODS[self.method]
+        method = get_method(self.method)
         fields = {*self.dataset.protocol_fields, *(_TRAINING if backbone.has_gradient else ())}
-        student = backbone.student_class or SelfTraining
+        student = method.student or backbone.student_class or SelfTraining
         parts = [backbone] + ([student] if self.method != "backbone" else [])
         own = [part.protocol_fields if _says_what_it_reads(part) else None for part in parts]
         if None in own:
@@ -283,20 +284,20 @@ def make_jobs(
         raise unknown_name("preset", preset, PRESETS)
     chosen = PRESETS[preset]
     for method in methods or ():
-        if method not in METHODS:
-            raise unknown_name("method", method, METHODS)
+        get_method(method)
     seed_list = parse_seeds(seeds) if seeds is not None else chosen.seeds
     base = get_protocol(protocol or chosen.protocol)
     jobs = []
     for text, name, block in _entries(chosen, datasets, backbone_names):
         resolved = base.replace(**{**chosen.overrides, **block.overrides, **(overrides or {})})
         get_rule(resolved.selection)
-        fitting = tuple(m for m in METHODS if m in (methods or block.methods) and _can(name, m))
+        asked = dict.fromkeys(sorted(methods or block.methods, key=method_order))
+        fitting = tuple(method for method in asked if _can(name, method))
         if not fitting and backbone_names is None:
             continue  # the preset's own choice, and not the user's
         if not fitting:
             allowed = ", ".join(m for m in METHODS if _can(name, m))
-            raise InputError(f"methods: backbone {name} has no gradient for CVAT; allowed are {allowed}")
+            raise InputError(f"methods: backbone {name} has no gradient for CVAT or a student; allowed are {allowed}")
         jobs.append(Job(DataSpec.parse(text), name, fitting, seed_list, resolved))
     for name in dict.fromkeys(job.backbone for job in jobs):
         _check_loss(name)
@@ -318,7 +319,8 @@ def _check_loss(name: str) -> None:
 
 
 def _can(backbone: str, method: str) -> bool:
-    return backbones().get(backbone).has_gradient or not METHODS[method].cvat
+    kind = get_method(method)
+    return backbones().get(backbone).has_gradient or not (kind.cvat or kind.student)
 
 
 def _entries(
@@ -339,7 +341,7 @@ def _entries(
 def _check_selection(jobs: Sequence[Job]) -> None:
     for job in jobs:
         protocol = job.protocol
-        chooses = any(METHODS[method].cvat for method in job.methods) and len(protocol.cvat_weights) > 1
+        chooses = any(get_method(method).cvat for method in job.methods) and len(protocol.cvat_weights) > 1
         chooses |= len(backbones().get(job.backbone).default_grid(protocol)) > 1
         if chooses and not get_rule(protocol.selection).oracle and protocol.holdout == 0:
             raise InputError(

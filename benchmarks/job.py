@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.cutting import cut, join
-from benchmarks.grid import METHODS, Cell, Job, backbones
+from benchmarks.grid import Cell, Job, backbones
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
 from benchmarks.store import Record
 from benchmarks.texts import last_line
 from benchmarks.watching import Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
+from cst_lightning.catalogue import get_method
 from cst_lightning.fitting import fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.rounds import Round
@@ -132,12 +133,21 @@ def _run_stack(job: Job, store: Records, settings: Settings, report: Report, fai
     if "backbone" in wanted:
         made = Made(stack, chosen, [{} for _ in job.seeds], backbone, [], curves)
         write(cells["backbone"], made)
-    for soft in (False, True):
-        group = [method for method in cells if method != "backbone" and METHODS[method].soft == soft]
+    for group in _groups(job.methods):
         training = [method for method in group if method in wanted]
         for method, made in _train_students(group, job, backbone, data, fitter, curves):
             if method in wanted:
                 write(cells[method], made)
+
+
+def _groups(methods: Sequence[str]) -> list[list[str]]:
+    """Methods whose students train in one stack: of one class, with one kind of labels."""
+    groups: dict[Any, list[str]] = {(None, False): [], (None, True): []}
+    for method in methods:
+        kind = get_method(method)
+        if method != "backbone":
+            groups.setdefault((kind.student, kind.soft), []).append(method)
+    return [group for group in groups.values() if group]
 
 
 def _train_students(
@@ -148,11 +158,11 @@ def _train_students(
     fitter: Callable[..., None],
     curves: list[Curve],
 ) -> Iterator[tuple[str, Made]]:
-    """Train methods of one kind of labels, PL as weight 0 of CVAT's grid, in one stack."""
-    if not methods:
-        return
-    protocol = job.protocol.replace(labels="soft") if METHODS[methods[0]].soft else job.protocol
-    n_plain = sum(not METHODS[method].cvat for method in methods)
+    """Train methods of one group in one stack, PL as weight 0 of CVAT's grid."""
+    kinds = {method: get_method(method) for method in methods}
+    first_kind = kinds[methods[0]]
+    protocol = job.protocol.replace(labels="soft") if first_kind.soft else job.protocol
+    n_plain = sum(not kind.cvat for kind in kinds.values())
     weights = [0.0] * n_plain + list(protocol.cvat_weights) * (n_plain < len(methods))
     rounds, n_before = list[Round](), len(curves)
     student = self_train(
@@ -163,9 +173,10 @@ def _train_students(
         fitter=fitter,
         on_round=lambda _, done: rounds.append(done),
         protocol=protocol,
+        student=first_kind.student,
     )
-    for method in methods:
-        first, last = (n_plain, len(weights)) if METHODS[method].cvat else (0, n_plain)
+    for method, kind in kinds.items():
+        first, last = (n_plain, len(weights)) if kind.cvat else (0, n_plain)
         choice = _choose(student, data, first, last)
         tried = by_weight(student, data, choice) if last - first > 1 else []
         yield method, Made(student, choice, tried, backbone, rounds, curves[n_before:])

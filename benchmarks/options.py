@@ -47,7 +47,9 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--protocol", type=str | None, default=None, help=protocols)
     parser.add_argument("--datasets", type=str, nargs="+", default=None, help="such as D1 D1@o=2 scene")
     parser.add_argument("--backbones", type=str, nargs="+", default=None, help="names, or class paths")
-    parser.add_argument("--methods", type=str, nargs="+", default=None, help=", ".join(METHODS))
+    parser.add_argument(
+        "--methods", type=str, nargs="+", default=None, help=f"{', '.join(METHODS)}, or a student's class path"
+    )
     parser.add_argument("--seeds", type=int | str, nargs="+", default=None, help="such as 0..4, or 0 1 7")
     parser.add_argument("--cvat-weights", type=float, nargs="+", default=None, help="CVAT weights tried")
     parser.add_argument(
@@ -148,7 +150,7 @@ def check_trust(options: Namespace, typed: Sequence[str]) -> None:
     for package in options.trust:
         if package not in words:
             raise InputError(f"trust={package}: packages are trusted on the command line, not in a file")
-    for text in [*(options.datasets or ()), *(options.backbones or ())]:
+    for text in [*(options.datasets or ()), *(options.backbones or ()), *(options.methods or ())]:
         path = text.partition("@")[0]
         module, dot, _ = path.rpartition(".")
         if dot and path not in words and module not in sys.modules and module.partition(".")[0] not in options.trust:

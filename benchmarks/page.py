@@ -14,10 +14,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
-from benchmarks.grid import METHODS
 from benchmarks.plan import counted
 from benchmarks.store import Record
 from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, title
+from cst_lightning.catalogue import method_title
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
         if mine:
             best = min(mine, key=lambda e: e.ours.mean if e.ours else math.inf)
             mark = ORACLE if best.oracle else ""
-            lowest[f"{backbone_title(best.place.backbone)}, {METHODS[best.place.method].title}{mark}"] += 1
+            lowest[f"{backbone_title(best.place.backbone)}, {method_title(best.place.method)}{mark}"] += 1
     facts += [("lowest NLL", ", ".join(f"{name} ({counted(n, 'data set')})" for name, n in lowest.most_common(3)))]
     known = [abs(entry.z) for entry in entries if entry.z is not None]
     if known:
@@ -124,7 +124,7 @@ def _number(run: str, entry: Entry, *, named: bool) -> dict[str, Any]:
         "settings": protocol + place.settings,
         "dataset": place.dataset,
         "backbone": backbone_title(place.backbone),
-        "method": METHODS[place.method].title,
+        "method": method_title(place.method),
         "metric": title(entry.metric),
         "status": entry.status,
         "n": f"{ours.n}/{ours.asked}" if ours else f"0/{len(place.seeds)}",

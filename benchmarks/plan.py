@@ -9,8 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.grid import METHODS, Job, backbones
+from benchmarks.grid import Job, backbones
 from cst_lightning.backbones.held_out_dm import EarlyDM
+from cst_lightning.catalogue import get_method
 from cst_lightning.stacked import StackedModule
 
 # Measured on one core with AVX2 (results/speed): what an epoch costs besides its minibatches; of a minibatch, what each
@@ -54,7 +55,7 @@ def estimate_seconds(job: Job) -> float:
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
     total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd)
-    students = [METHODS[method] for method in job.methods if method != "backbone"]
+    students = [get_method(method) for method in job.methods if method != "backbone"]
     width = protocol.hidden_cst
     for soft, number in product({method.soft for method in students}, range(protocol.rounds)):
         kinds = [method.cvat for method in students if method.soft == soft]

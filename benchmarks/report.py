@@ -13,7 +13,7 @@ import pandas as pd
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import analysis, figures
-from benchmarks.grid import METHODS, digest
+from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render, run_names
 from benchmarks.statistics import rank_methods
@@ -32,6 +32,7 @@ from benchmarks.tables import (
     to_markdown,
 )
 from benchmarks.texts import csv_text, last_line, markdown_text, printable
+from cst_lightning.catalogue import method_order, method_title
 from cst_lightning.errors import InputError
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
@@ -88,8 +89,7 @@ def find_places(store: Store, trust: Sequence[str] = ()) -> Found:
             # a record of another version of the code still is what stands here, until it is run again
             found.setdefault(_key(place), (place, store.read(cell) or newest.get(_key(place))))
     placed = {digest(record["identity"]) for _, record in found.values() if record is not None}
-    methods = list(METHODS)
-    for key, record in sorted(newest.items(), key=lambda item: (*item[0][:4], methods.index(item[0][4]))):
+    for key, record in sorted(newest.items(), key=lambda item: (*item[0][:4], method_order(item[0][4]))):
         if digest(record["identity"]) not in placed:
             found.setdefault(key, (Place.of_record(record), record))
     if len({place.protocol for place, _ in found.values()}) > 1:  # then its name is a part of the settings
@@ -163,7 +163,7 @@ def _problems(found: Found, unread: Sequence[str]) -> list[Section]:
     """Cells without a number, plainly."""
     rows = []
     for place, record in found:
-        name = (place.settings, place.dataset, backbone_title(place.backbone), METHODS[place.method].title)
+        name = (place.settings, place.dataset, backbone_title(place.backbone), method_title(place.method))
         if record is None:
             rows.append((*name, "missing", "was asked for and has not been run"))
         elif record["status"] != "finished":
@@ -193,7 +193,7 @@ def _against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
         (
             row.dataset,
             backbone_title(row.backbone),
-            METHODS[row.method].title,
+            method_title(row.method),
             title(row.metric),
             f"{row.ours:.4f} ± {row.ours_se:.4f}",
             f"{row.paper:.4f} ± {row.paper_se:.4f}",
@@ -241,7 +241,7 @@ def _run_against_run(runs: Sequence[Run]) -> list[Section]:
             star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
             means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
             difference = f"{row.difference.mean:+.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
-            place = (row.dataset, backbone_title(row.backbone), METHODS[row.method].title, title(row.metric))
+            place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
             rows.append((*place, *means, difference, str(row.difference.n)))
         about = (
             f"Cells that both runs have: mean ± standard error of each, and of {name} − {names[0]} over the seeds that "
@@ -278,7 +278,7 @@ def _ranks(entries: Entries, folder: Path) -> list[Section]:
             f"test does not tell apart at 0.05. {ORACLE}: its weights were chosen by an oracle."
         )
         lost = [
-            f"{backbone_title(e.place.backbone)}, {METHODS[e.place.method].title} "
+            f"{backbone_title(e.place.backbone)}, {method_title(e.place.method)} "
             f"({e.place.dataset}: n={e.ours.n}/{e.ours.asked})"
             for e in of_metric
             if e.ours is not None and e.ours.n < e.ours.asked and "@" not in e.place.dataset
@@ -303,7 +303,7 @@ def _rounds(records: Sequence[Record], folder: Path) -> list[Section]:
             *((settings,) if several else ()),
             dataset,
             backbone_title(backbone),
-            METHODS[method].title,
+            method_title(method),
             str(number),
             *("" if pd.isna(value) else f"{value:.3f}" for value in values),
         )
@@ -337,7 +337,7 @@ def _overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     for (backbone, method), of_method in frame.groupby(["backbone", "method"], sort=False):
         at = {row.dataset: spread(row.mean, row.standard_error) for row in of_method.itertuples()}
         numbers = (at.get(name, "") for name in datasets["dataset"])
-        rows.append((backbone_title(backbone), METHODS[method].title, *numbers))
+        rows.append((backbone_title(backbone), method_title(method), *numbers))
     about = (
         "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
         "the actions that were logged."

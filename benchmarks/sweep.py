@@ -32,6 +32,7 @@ from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
 from benchmarks.texts import last_line, printable
 from benchmarks.tracking import MODES, Tracker, Tracking, lacks_summary, sync
 from benchmarks.upkeep import merge, verify
+from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.self_training import SelfTraining
@@ -268,8 +269,9 @@ def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
             raise InputError(f"{job.dataset}: {error}; set another with --override.batch_size") from None
         n_outcomes[job.dataset] = data.shape.n_outcomes
     for job in jobs:
-        student = backbones().get(job.backbone).student_class or SelfTraining
-        reads_it = issubclass(student, SelfTraining) and set(job.methods) != {"backbone"}
+        own = backbones().get(job.backbone).student_class or SelfTraining
+        students = [get_method(method).student or own for method in job.methods if method != "backbone"]
+        reads_it = any(issubclass(student, SelfTraining) for student in students)
         if reads_it and job.protocol.drop_median and n_outcomes[job.dataset] != 2:
             raise InputError(
                 f"{job.dataset}: drop_median=True is for two outcomes, and there are {n_outcomes[job.dataset]}: "

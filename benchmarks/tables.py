@@ -16,10 +16,11 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.grid import METHODS, Cell, digest
+from benchmarks.grid import Cell, digest
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
 from benchmarks.texts import csv_text, markdown_text, printable
+from cst_lightning.catalogue import method_order, method_title
 from cst_lightning.protocols import PROTOCOLS
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
@@ -184,7 +185,7 @@ def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
     datasets = list(dict.fromkeys(entry.place.dataset for entry in entries))
     rows = list(dict.fromkeys((e.place.settings, e.place.backbone, e.place.method) for e in entries))
     order = list(dict.fromkeys(row[:2] for row in rows))
-    rows.sort(key=lambda row: (order.index(row[:2]), list(METHODS).index(row[2])))
+    rows.sort(key=lambda row: (order.index(row[:2]), method_order(row[2])))
     at = {(e.place.settings, e.place.backbone, e.place.method, e.place.dataset): e for e in entries}
     several = len({settings for settings, _, _ in rows}) > 1
     n_names = 3 + several
@@ -192,7 +193,7 @@ def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
     lines = []
     for row in rows:
         found = [at.get((*row, dataset)) for dataset in datasets]
-        names = ((row[0],) if several else ()) + (backbone_title(row[1]), METHODS[row[2]].title)
+        names = ((row[0],) if several else ()) + (backbone_title(row[1]), method_title(row[2]))
         bold = [entry is not None and entry.best for entry in found] + [False]
         ours = [(entry, entry.ours.mean) for entry in found if entry is not None and entry.ours is not None]
         lines.append(_Line((*names, "ours"), [*map(_ours, found), _share(ours, shared)], "ours", bold))

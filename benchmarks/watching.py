@@ -12,9 +12,10 @@ import pytorch_lightning as pl
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import METHODS, Cell, Job, backbones
+from benchmarks.grid import Cell, Job, backbones
 from benchmarks.statistics import summarise
 from benchmarks.store import finite_or_none
+from cst_lightning.catalogue import get_method
 from cst_lightning.stacked import StackedModule
 
 try:
@@ -43,7 +44,10 @@ def logged(method: str, point: Point) -> dict[str, Any]:
     """
     if method not in point.methods:
         return {}
-    cvat, series = METHODS[method].cvat, {"training_loss": point.training_loss, "validation_nll": point.validation_nll}
+    cvat, series = (
+        get_method(method).cvat,
+        {"training_loss": point.training_loss, "validation_nll": point.validation_nll},
+    )
     out: dict[str, Any] = {"epoch": point.epoch, "stage": point.stage}
     for name, values in series.items():
         for variant, weight in enumerate(point.grid) if values is not None else ():
@@ -88,7 +92,7 @@ class ProgressReport(pl.Callback):
         protocol = job.protocol
         backbone = backbones().get(job.backbone)
         self._parts = [float(backbone.epochs(protocol))]
-        students = [METHODS[method] for method in job.methods if method != "backbone"]
+        students = [get_method(method) for method in job.methods if method != "backbone"]
         for soft in sorted({method.soft for method in students}):
             passes = sum(3 * len(protocol.cvat_weights) if m.cvat else 1 for m in students if m.soft == soft)
             self._parts += [float(protocol.cst_epochs(number) * passes) for number in range(protocol.rounds)]

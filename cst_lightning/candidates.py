@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cst_lightning.catalogue import METHODS
+from cst_lightning.catalogue import get_method
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule
 from cst_lightning.protocols import Protocol
@@ -73,11 +73,13 @@ def train_candidates(
         backbone = backbone.select([int(np.argmin(score))] * len(seeds))
     modules, names, weights = [backbone], ["backbone"], [0.0]
     if method != "backbone":
-        soft, cvat = METHODS[method].soft, METHODS[method].cvat
-        grid = [0.0] * (rule is not None or not cvat) + list(protocol.cvat_weights) * cvat
-        student_protocol = protocol.replace(labels="soft" if soft else "hard")
-        modules.append(self_train(backbone, data, cvat_weights=grid, fitter=fitter, protocol=student_protocol))
-        names += [method if weight else "pl_soft" if soft else "pl" for weight in grid]
+        kind = get_method(method)
+        grid = [0.0] * (rule is not None or not kind.cvat) + list(protocol.cvat_weights) * kind.cvat
+        labels = protocol.replace(labels="soft" if kind.soft else "hard")
+        students = self_train(backbone, data, cvat_weights=grid, fitter=fitter, protocol=labels, student=kind.student)
+        modules.append(students)
+        plain = method if kind.student else "pl_soft" if kind.soft else "pl"
+        names += [method if weight else plain for weight in grid]
         weights += grid
     if rule is None:
         chosen, score = len(names) - 1, np.full(len(names), np.nan)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from cst_lightning.candidates import N_FOLDS, folds, train_candidates
-from cst_lightning.catalogue import METHODS, backbones
+from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import FeatureEncoder, Label, Labels, as_frame, shown_list
@@ -49,7 +49,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         backbone: ``dm`` (default), ``udm``, ``hsic``, ``s_logistic``, ``s_boosting``, ``t_logistic``, ..., or a class.
             With ``base``: ``s_learner`` (default) or ``t_learner``, which has a model of its own for each action.
         method: what may be trained on top: ``backbone`` (nothing), ``pl`` (self-training on the likeliest outcome),
-            ``pl_soft`` (default: on probabilities), or either with the CVAT loss, ``pl_cvat`` and ``pl_soft_cvat``.
+            ``pl_soft`` (default: on probabilities), or either with the CVAT loss, ``pl_cvat`` and ``pl_soft_cvat``;
+            or a student of one's own, by class path or entry point.
         base: a scikit-learn classifier with ``predict_proba``, to use in a network's place.
         selection: ``auto`` or the name of a rule chooses among ``method`` and everything simpler (the backbone alone;
             without CVAT; each CVAT weight). ``auto`` is ``observed_nll``; the others are ``ipw_nll`` (weighted by
@@ -209,9 +210,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     # --- options ---------------------------------------------------------------------------------
 
     def _chosen_part(self) -> type[StackedModule]:
-        if self.method not in METHODS:
-            raise unknown_name("method", str(self.method), METHODS)
-        method = METHODS[self.method]
+        method = get_method(str(self.method))
         if self.base is not None:
             if self.backbone not in (None, "s_learner", "t_learner"):
                 raise InputError(f"backbone={self.backbone!r} with a base: allowed are s_learner and t_learner")
@@ -222,10 +221,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             part = self.backbone
         else:
             part = backbones().get(str(self.backbone or "dm"))
-        if method.cvat and not part.has_gradient:
-            name = self.base or self.backbone
+        if (method.cvat or method.student) and not part.has_gradient:
+            what = "CVAT" if method.cvat else "a student"
             raise InputError(
-                f"method={self.method}: {name} has no gradient for CVAT; allowed are backbone, pl, pl_soft"
+                f"method={self.method}: {self.base or self.backbone} has no gradient for {what}; allowed are backbone, "
+                "pl, pl_soft"
             )
         if method.cvat and self.selection is None and len(self.cvat_weights) != 1:
             raise InputError(f"cvat_weights={self.cvat_weights}: selection=None chooses nothing, so give a single one")

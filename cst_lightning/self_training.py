@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -39,6 +39,9 @@ class SelfTraining(StackedModule):
     name = "cst"
     protocol_fields = ()  # beyond those of every self-training
     takes_weights = True
+    #: of a method of one's own: the teacher's probabilities as labels, and the protocol's CVAT weights
+    soft: ClassVar[bool] = False
+    cvat: ClassVar[bool] = False
     _counterfactual: Tensor  # the row's weight at actions not taken, else 0, [S, N, K]
     _entries: Entries  # factual outcomes and pseudo-labels of the whole log
 
@@ -213,6 +216,7 @@ def self_train(
     fitter: Callable[..., None] = fit,
     on_round: Callable[[StackedModule, Round], None] | None = None,
     protocol: Protocol | None = None,
+    student: type[StackedModule] | None = None,
 ) -> StackedModule:
     """Algorithm 1: train one student for each CVAT weight of each seed, all in one stack.
 
@@ -227,6 +231,7 @@ def self_train(
         fitter: called as ``fitter(module, data, max_epochs=...)``.
         on_round: called with the student and what its round did.
         protocol: of the students; by default the backbone's.
+        student: their class; by default the backbone's ``student_class``, or ``SelfTraining``.
 
     Returns:
         The student of the last round, ``S * len(cvat_weights)`` replicates.
@@ -242,13 +247,13 @@ def self_train(
     data = LogDataModule(data) if isinstance(data, Feedback) else data
     feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
     network = network or backbone.factory
-    student_class = backbone.student_class or SelfTraining
+    make = student or backbone.student_class or SelfTraining
     teacher = backbone
     for number in range(n_rounds):
-        student = student_class(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
-        student.teach(teacher)
-        fitter(student, data, max_epochs=student.max_epochs)
+        trained = make(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
+        trained.teach(teacher)
+        fitter(trained, data, max_epochs=trained.max_epochs)
         if on_round is not None:
-            on_round(student, describe(teacher, student, feedback.expand(len(student.seeds)), audit))
-        teacher = student
-    return student
+            on_round(trained, describe(teacher, trained, feedback.expand(len(trained.seeds)), audit))
+        teacher = trained
+    return teacher

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, StackedModule
+from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, StackedModule
 from cst_lightning.estimators import EstimatorBackbone
+from cst_lightning.losses import Entries
 from datamodules.base import BanditDataModule, Draw
 
 
@@ -114,6 +115,19 @@ class Large(DirectMethod):
     def prepare(self, feedback):
         if len(self.seeds) > self.at_once:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+class Halved(SelfTraining):
+    """Pseudo-labels count half, with CVAT."""
+
+    name = "halved"
+    soft = True
+    cvat = True
+
+    def entries(self, batch, rows):
+        target, weight = super().entries(batch, rows)
+        taken = batch.taken.repeat_interleave(len(weight) // len(batch.taken), 0)
+        return Entries(target, torch.where(taken, weight, weight / 2))
 
 
 class Terminated(DirectMethod):

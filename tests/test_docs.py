@@ -16,6 +16,7 @@ from cst_lightning import fit, self_train
 from cst_lightning.__main__ import parser as log_parser
 from cst_lightning.metrics import METRICS, evaluate
 from cst_lightning.selection import RULES
+from cst_lightning.testing import check_method
 from tests.conftest import TinyDataModule, tiny_protocol
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -88,21 +89,24 @@ def test_every_command_for_a_log_is_accepted(line):
     log_parser().parse_args(shlex.split(line))
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "engine"), [("backbone", "Wide", "compiled"), ("method", "ConfidentDM", "compiled")]
-)
-def test_the_parts_of_the_how_tos_train(page, name, engine):
-    part = run_python(DOCS / "how-to" / f"{page}.md")[name]
+def test_the_backbone_of_the_how_to_trains():
+    part = run_python(DOCS / "how-to" / "backbone.md")["Wide"]
     data = TinyDataModule([0, 1])
-    module = part(data.shape, data.seeds, tiny_protocol(labels="soft"))
+    module = part(data.shape, data.seeds, tiny_protocol())
     fit(module, data)
-    student = self_train(module, data, cvat_weights=[0, 1])
-    assert (module.engine, student.engine) == (engine, engine)
-    assert torch.isfinite(student.training_loss).all()
-    if name == "ConfidentDM":
-        plain = self_train(backbones().get("dm")(data.shape, data.seeds, tiny_protocol(labels="soft")), data)
-        weight, plain_weight = (s.entries(data.train, slice(None)).weight for s in (student, plain))
-        assert weight.sum() < plain_weight.sum()
+    assert module.engine == "compiled"
+    assert torch.isfinite(module.training_loss).all()
+
+
+def test_the_method_of_the_how_to_keeps_its_promises_and_leaves_labels_out():
+    confident = run_python(DOCS / "how-to" / "method.md")["Confident"]
+    check_method(confident)
+    data = TinyDataModule([0, 1])
+    teacher = backbones().get("dm")(data.shape, data.seeds, tiny_protocol(labels="soft"))
+    student, plain = (self_train(teacher, data, student=kind) for kind in (confident, None))
+    assert student.engine == "compiled"
+    weight, plain_weight = (s.entries(data.train, slice(None)).weight for s in (student, plain))
+    assert weight.sum() < plain_weight.sum()
 
 
 def test_the_learner_metric_and_rule_of_the_how_tos():

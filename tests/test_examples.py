@@ -42,11 +42,11 @@ def test_a_sweep_takes_every_part_by_its_name(installed, tmp_path):
     out = tmp_path / "out"
     run(
         installed, "benchmarks.sweep", "--preset", "smoke", "--protocol", "matched",
-        "--datasets", "coupons@n_train=100", "--backbones", "clipped_dm", "dm_confident",
-        "--methods", "backbone", "pl_cvat", "--selection", "worst_action", "--cvat-weights", "0.1", "1",
+        "--datasets", "coupons@n_train=100", "--backbones", "clipped_dm", "dm",
+        "--methods", "backbone", "pl_cvat", "confident", "--selection", "worst_action", "--cvat-weights", "0.1", "1",
         "--seeds", "0", "--workers", "1", "--out", str(out),
     )  # fmt: skip
     records = [json.loads(path.read_text()) for path in (out / "cells").glob("*.json")]
-    assert [record["status"] for record in records] == ["finished"] * 4
+    assert [record["status"] for record in records] == ["finished"] * 6
     assert all("absolute_error" in record["metrics"] for record in records)
     assert [record["selection"] for record in records].count("worst_action") == 2

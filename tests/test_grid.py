@@ -125,6 +125,25 @@ def test_estimates_grow_with_the_work():
     assert [said(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
 
 
+def test_methods_are_names_or_class_paths_of_students():
+    (job,) = make_jobs(
+        "paper", datasets=["D1"], backbone_names=["dm"], methods=["tests.parts.Halved", "pl", "backbone"]
+    )
+    assert job.methods == ("backbone", "pl", "tests.parts.Halved")
+    halved = job.cells[2].identity
+    assert halved["protocol"]["labels"] == "soft"
+    assert {"cvat_weights", "selection"} <= halved["protocol"].keys()
+    for method, message in (
+        ("plx", "unknown method 'plx'"),
+        ("tests.parts.Nobody", "'tests.parts.Nobody' cannot be imported"),
+        ("tests.parts.Plain", "'tests.parts.Plain' is no SelfTraining"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make_jobs("paper", methods=[method])
+    with pytest.raises(InputError, match="s_logistic has no gradient for CVAT or a student"):
+        make_jobs("paper", backbone_names=["s_logistic"], methods=["tests.parts.Halved"])
+
+
 def package(tmp_path, monkeypatch, **files):
     folder = tmp_path / "parts_of_a_test"
     folder.mkdir()

@@ -94,7 +94,7 @@ def evil(tmp_path, monkeypatch):
     sys.modules.pop("evil_parts", None)
 
 
-@pytest.mark.parametrize("kind", ["backbones", "datasets"])
+@pytest.mark.parametrize("kind", ["backbones", "datasets", "methods"])
 @pytest.mark.parametrize("more", ["", "trust: [evil_parts]\n"])
 def test_a_configuration_file_imports_nothing_that_nobody_typed(kind, more, evil, tmp_path, capsys):
     file = tmp_path / "sweep=evil_parts.Part=.yaml"

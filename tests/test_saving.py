@@ -9,6 +9,7 @@ import pytest
 
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
 from tests.classifiers import QUICK, make_log
+from tests.parts import Halved
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,24 @@ def test_a_class_of_ones_own_is_loaded_only_where_it_is_trusted(tmp_path):
     model = CounterfactualClassifier(Mine, method="backbone", **QUICK).fit(x, action, outcome)
     model.save(tmp_path / "model")
     with pytest.raises(InputError, match=r"'tests.test_saving.Mine' is of no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_method_of_ones_own_is_chosen_like_the_others_and_kept(tmp_path):
+    x, action, outcome = make_log()
+    settings = {**QUICK, "cvat_weights": (0.1, 1.0), "n_models": 1}
+    model = CounterfactualClassifier(method="tests.parts.Halved", **settings).fit(x, action, outcome)
+    assert [(candidate.method, candidate.cvat_weight) for candidate in model.candidates_] == [
+        ("backbone", None), ("tests.parts.Halved", None), ("tests.parts.Halved", 0.1), ("tests.parts.Halved", 1.0),
+    ]  # fmt: skip
+    model = CounterfactualClassifier(
+        method="tests.parts.Halved", selection=None, **settings | {"cvat_weights": (0.1,)}
+    ).fit(x, action, outcome)
+    assert isinstance(model.module_, Halved)
+    model.save(tmp_path / "model")
+    with pytest.raises(InputError, match="no trusted package"):
         CounterfactualClassifier.load(tmp_path / "model")
     again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
     assert np.array_equal(again.predict_proba(x), model.predict_proba(x))

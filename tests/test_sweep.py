@@ -8,6 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
+from benchmarks.report import main as report
+from benchmarks.store import Store
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, TINY, numbers, records, start
 
@@ -139,6 +141,18 @@ def test_a_data_set_by_class_path(tmp_path):
     arguments = ["--datasets", "tests.parts.Coins@n=60", "--backbones", "dm", "--seeds", "3", *SHORT]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     assert len(records(tmp_path)) == 3
+
+
+def test_a_method_by_class_path_stands_in_every_table_and_figure(tmp_path):
+    arguments = ["--datasets", "multilabel", "--backbones", "dm", "--methods", "backbone", "pl", "tests.parts.Halved"]
+    arguments += ["--seeds", "0..1", "--cvat-weights", "0.1", "1", "--override.max_epochs", "2"]
+    assert main([*arguments, "--override.max_epochs_cst", "2", "--out", str(tmp_path)]) == 0
+    records = {record["identity"]["method"]: record for record in Store(tmp_path).read_all()}
+    assert set(records) == {"backbone", "pl", "tests.parts.Halved"}
+    assert set(records["tests.parts.Halved"]["results"][0]["by_weight"]) == {"0.1", "1.0"}
+    assert report([str(tmp_path)]) == 0
+    assert "tests.parts.Halved" in (tmp_path / "tables.md").read_text()
+    assert "tests.parts.Halved" in (tmp_path / "report.html").read_text()
 
 
 def test_the_papers_plan_has_72_cells(capsys):
