@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
 
 _LONG = 300  # characters of a message
+_LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "--actions")
 
 
 def parser() -> ArgumentParser:
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
     whole = parser()
     try:
-        parsed = whole.parse_args(arguments)
+        parsed = whole.parse_args(_with_lists(sys.argv[1:] if arguments is None else arguments))
     except (ArgumentError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())
         print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)
@@ -46,14 +49,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = {key: options.pop(key) for key in set(own) & set(options) - {"categorical"}}
         options["classifier"] = CounterfactualClassifier(**settings)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {_of_a_file(message)}", file=sys.stderr)
         try:
             COMMANDS[name](**options)
         except InputError as error:
-            data = str(options["data"])
-            print(f"error: {error}" if data in str(error) else f"error: {data}: {error}", file=sys.stderr)
+            data, said = str(options["data"]), _of_a_file(error)
+            of_option = data in said or re.match(r"\w+=|unknown |no action", said)
+            print(f"error: {said}" if of_option else f"error: {data}: {said}", file=sys.stderr)
             return 2
     return 0
+
+
+def _with_lists(arguments: Sequence[str]) -> list[str]:
+    """``--keep a b``, and ``--keep a --keep b``, as the list ``--keep ["a", "b"]``."""
+    given: dict[str, list[str]] = {}
+    rest, taking = list[str](), ""
+    for argument in arguments:
+        name, is_given, value = argument.partition("=")
+        if name in _LISTS:
+            taking = name
+            given.setdefault(name, []).extend([value] if is_given else [])
+        elif taking and not argument.startswith("--"):
+            given[taking].append(argument)
+        else:
+            taking = ""
+            rest.append(argument)
+    for name, values in given.items():
+        is_list = len(values) == 1 and values[0].startswith("[")
+        rest += [name, *(values if is_list or not values else [json.dumps(values)])]
+    return rest
+
+
+def _of_a_file(message: object) -> str:
+    """A message about an array as one about a file: its rows count from 1, its options begin with dashes."""
+    text = re.sub(r"missing='impute'", "--missing impute", str(message))
+    return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, text)
+
+
+def _data_rows(found: re.Match[str]) -> str:
+    rows = ", ".join(str(int(row) + 1) for row in found[2].split(", "))
+    return f"data row{found[1]} {rows}{found[3]}"
 
 
 if __name__ == "__main__":

@@ -194,6 +194,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(
                 f"action is missing in row {missing[0]} (from 0): every row needs the action that was taken"
             )
+        if len(actions.values) < 2:
+            warnings.warn(
+                f"action is {shown_list(actions.values)} in every row: nothing can be said of another one", stacklevel=3
+            )
         if len(outcomes.values) < 2:
             raise InputError(
                 f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "
@@ -240,7 +244,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _n_models(self, n_rows: int) -> int:
         n_models = self.n_models if self.n_models is not None else (N_FOLDS if n_rows <= _MANY_ROWS else 1)
-        if not 1 <= n_models <= N_FOLDS:
+        if int(n_models) != n_models or not 1 <= n_models <= N_FOLDS:
             raise InputError(f"n_models={self.n_models}: allowed are 1 to {N_FOLDS}")
         return int(n_models)
 
@@ -248,6 +252,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """The level field's settings, with larger minibatches and less patience for many rows."""
         n_train = n_rows - n_rows // N_FOLDS
         growth = max(1.0, n_rows / _MANY_ROWS)
+        of_size = min(1024, 64 * 2 ** int(np.log2(growth)))
         return MATCHED.replace(
             hidden=self.hidden,
             hidden_udm=self.hidden,
@@ -260,8 +265,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             max_epochs_hsic=self.max_epochs,
             max_epochs_udm=self.max_epochs,
             max_epochs_cst=(self.max_epochs,),
-            batch_size=min(n_train, self.batch_size or min(1024, 64 * 2 ** int(np.log2(growth)))),
-            patience=self.patience or max(2, round(20 / growth)),
+            batch_size=min(n_train, of_size if self.batch_size is None else self.batch_size),
+            patience=max(2, round(20 / growth)) if self.patience is None else self.patience,
             rounds=self.rounds,
             cvat_weights=tuple(self.cvat_weights),
             propensity_floor=self.propensity_floor,
@@ -283,6 +288,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         validate_data(self, X, skip_check_array=True, reset=False)
         if frame.shape[1] != self.n_features_in_:
             raise InputError(f"X has {frame.shape[1]} columns, and had {self.n_features_in_} in training")
+        if frame.empty:
+            return np.empty((0, len(self.actions_), len(self.classes_)))
         x = torch.from_numpy(self.encoder_.transform(frame))
         return np.asarray(self.module_(x).double().mean(0))
 

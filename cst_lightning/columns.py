@@ -36,7 +36,8 @@ class Roles:
         propensity: the column of the taken action's probability under the logging policy, or a column for each
             action, in the order of the sorted actions.
         features: columns of the context; by default all that have no other role.
-        categorical: features that are categories although they are written as numbers or dates.
+        categorical: features that are categories although written as numbers or dates; a CSV file's are read as
+            they are written (``01234``), and so are columns that are kept.
         kept: columns that are read but are no features, such as an identifier, a time or a group.
     """
 
@@ -125,7 +126,7 @@ def _check_single_roles(columns: Roles, names: Sequence[str], where: str) -> Non
     twice = [name for name, number in taken.items() if number > 1]
     if twice:
         raise InputError(f"{where}: column {twice[0]!r} has two roles or is named twice: a column has one role")
-    stray = [name for name in columns.categorical if name not in features]
+    stray = [name for name in columns.categorical if name not in features and name not in columns.kept]
     if stray:
         raise InputError(f"{where}: categorical column {stray[0]!r} is no feature: name features only")
     if not features:
@@ -150,6 +151,16 @@ def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) 
     _check_propensities(frame, columns, where, first)
     for name in columns.feature_names(list(frame.columns)):
         _check_feature(frame[name], name in columns.categorical, where, first)
+
+
+def check_present(frame: pd.DataFrame, names: Sequence[str], where: str, first: int = 0) -> None:
+    """No value is missing in the columns ``names`` of some rows of a log."""
+    for name in names:
+        if (missing := frame[name].isna().to_numpy()).any():
+            raise InputError(
+                f"{where}: column {name!r} is missing in {rows_text(missing, first)}: fill it in, leave these rows out, "
+                "or give missing='impute'"
+            )
 
 
 def _check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int) -> None:

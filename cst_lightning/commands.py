@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,14 +14,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cst_lightning.classifier import CounterfactualClassifier
-from cst_lightning.columns import Roles, describe_columns
+from cst_lightning.columns import Roles, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
-from cst_lightning.encoding import Label, written
+from cst_lightning.encoding import Category, Label, written
 from cst_lightning.errors import InputError
 from cst_lightning.findings import EXPLAINED
-from cst_lightning.logs import read_log
+from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import doubly_robust, ips, snips
+from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import check_target, write_whole
 
@@ -158,27 +159,33 @@ def evaluate(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
-    classifier, roles = _load(model, _list(trust))
-    roles = Roles(
-        action or roles.action,
-        outcome or roles.outcome,
-        _given(propensity) or roles.propensity,
-        [str(name) for name in classifier.feature_names_in_],
-        roles.categorical,
-    )
-    log = read_log(data, columns=roles, encoding=encoding)
-    assert roles.action is not None
-    assert roles.outcome is not None
-    taken = classifier.action_labels_.index(log[roles.action])
-    seen = classifier.outcome_labels_.index(log[roles.outcome])
-    names = roles.feature_names(list(log.columns))
+    classifier, trained = _load(model, _list(trust))
+    action, outcome = action or trained.action, outcome or trained.outcome
+    assert action is not None
+    assert outcome is not None
+    logged = _given(propensity) or trained.propensity
+    roles = Roles(action, outcome, logged)
+    if propensity is None and not set(roles.propensities) <= set(column_names(data, encoding)):
+        roles = Roles(action, outcome)
+    # not a log to train on: it may be small, and need not hold every action and outcome
+    labels = [name for columns in roles.others().values() for name in columns]
+    features = _features_of(classifier)
+    texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
+    log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
+    taken = classifier.action_labels_.index(log[action])
+    if (taken < 0).any():
+        raise InputError(f"action {action!r} is missing in {rows_text(taken < 0)}: every row needs the action taken")
+    seen = classifier.outcome_labels_.index(log[outcome])
+    names = list(features.features or ())
     frame, allowed = log[names], _labels(actions, classifier.actions_)
     p = classifier.predict_proba(frame)
     print(_fit_of(p, taken, seen, classifier))
     print(_calibration(p, taken, seen, classifier))
     given = _propensities(log, roles)
-    if given is None:
-        x = feature_matrix(log, names, roles.categorical)
+    if given is not None:
+        given = whole_propensity(given, taken, len(classifier.actions_)).numpy()
+    else:
+        x = feature_matrix(log, names, features.categorical)
         given, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
         print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
         if explained_share(given, taken) > EXPLAINED:
@@ -266,12 +273,24 @@ def _read(
     model: Path, data: Path, keep: Sequence[str], trust: Sequence[str], encoding: str
 ) -> tuple[CounterfactualClassifier, pd.DataFrame, pd.DataFrame]:
     """The model, the contexts that it takes, and the columns to write beside its answers."""
-    classifier, roles = _load(model, trust)
-    names = [str(name) for name in classifier.feature_names_in_]
-    wanted = Roles(features=names, categorical=roles.categorical, kept=keep)
+    classifier, _ = _load(model, trust)
+    wanted = replace(_features_of(classifier), kept=keep)
     log = read_log(data, columns=wanted, encoding=encoding)
     beside = log[list(keep)] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
-    return classifier, log[names], beside.reset_index(drop=True)
+    return classifier, log[list(wanted.features or ())], beside.reset_index(drop=True)
+
+
+def _features_of(classifier: CounterfactualClassifier) -> Roles:
+    """The features of a model; what was a category in training is read as one."""
+    names = [str(name) for name in classifier.feature_names_in_]
+    kinds = classifier.encoder_.columns
+    return Roles(features=names, categorical=[name for name in names if isinstance(kinds[name], Category)])
+
+
+def _text_labels(classifier: CounterfactualClassifier, action: str, outcome: str) -> list[str]:
+    """Of the two columns those whose labels were text in training."""
+    both = ((action, classifier.action_labels_), (outcome, classifier.outcome_labels_))
+    return [name for name, labels in both if isinstance(labels.values[0], str)]
 
 
 def _check_out(out: Path) -> None:
@@ -304,10 +323,19 @@ def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | 
         return None
     known = {written(label): label for label in labels.tolist()}
     known |= {str(label).lower(): label for label in labels.tolist() if isinstance(label, bool)}
+    # YAML reads yes and on as booleans
+    typed = [_meant(name, known) if isinstance(name, bool) else name for name in typed]
     unknown = [name for name in typed if written(name) not in known]
     if unknown:
         raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
     return [known[written(name)] for name in typed]
+
+
+def _meant(value: bool, known: Mapping[str, Any]) -> Label:
+    """The one label among ``known`` that YAML reads as ``value``; else itself."""
+    words = ("yes", "on", "true", "y") if value else ("no", "off", "false", "n")
+    meant = [label for label in known if label.lower() in words]
+    return meant[0] if len(meant) == 1 else value
 
 
 # --- evaluating -----------------------------------------------------------------------------------
@@ -343,7 +371,10 @@ def _calibration(
     rows = []
     for k, label in enumerate(classifier.actions_):
         mine = (taken == k) & (seen >= 0)
-        for r, outcome in enumerate(classifier.classes_[1:], 1):
+        n_outcomes = len(classifier.classes_)
+        for r, outcome in enumerate(classifier.classes_):
+            if r == 0 and n_outcomes == 2:
+                continue  # one less the other
             if not mine.any():
                 continue
             predicted, hit = p[mine, k, r], (seen[mine] == r).astype(float)

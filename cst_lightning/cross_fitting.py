@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 N_FOLDS = 3
-_STRENGTHS = (0.01, 0.1, 1.0)  # C of logistic regression
+_STRENGTHS = (0.01, 0.1, 1.0, 100.0)  # C of logistic regression
 _LEAST_ROWS = 10  # of a class, for an AUC
 
 
@@ -53,7 +53,7 @@ def _codes(column: pd.Series) -> Codes:
 def held_out_probabilities(x: Floats, label: Codes, n_labels: int, random_state: int) -> tuple[Floats, str]:
     """Cross-fitted probabilities ``[N, C]`` of labels ``0..C-1``, and which model gives them.
 
-    The model is the best by log loss on the rows held out: the shares of the labels, logistic regression of three
+    The model is the best by log loss on the rows held out: the shares of the labels, logistic regression of four
     strengths, or a tree. A label that a fold lacks has probability 0 there.
     """
     least = max(20, len(x) // 200)

@@ -124,6 +124,7 @@ def diagnose(
     """
     if columns.action is None or columns.outcome is None:
         raise InputError("diagnose needs a column for the action and one for the outcome")
+    log = log.to_pandas() if hasattr(log, "to_pandas") else log
     check_log(log, columns)
     if validation is not None:
         check_names(list(validation.columns), columns, "the validation rows")

@@ -98,6 +98,10 @@ def _series(role: str, column: Any) -> pd.Series[Any]:
         column = column.detach().cpu().numpy()
     if hasattr(column, "to_pandas"):
         column = column.to_pandas()
+    if isinstance(column, list | tuple) and not any(isinstance(value, list | tuple | np.ndarray) for value in column):
+        column = pd.Series(list(column), dtype=object)  # NumPy would make text of all where one is text
+    if isinstance(column, pd.Series) and pd.api.types.is_extension_array_dtype(column.dtype):
+        column = column.astype(object)
     array = column if isinstance(column, pd.Series) else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         said = f"A column-vector y was passed when a 1d array was expected: the one column of {role} is taken"
@@ -163,7 +167,9 @@ class FeatureEncoder:
     ) -> None:
         if missing not in ("error", "impute"):
             raise InputError(f"missing={missing!r}: allowed are error and impute")
-        self.categorical, self.missing, self.max_categories = list(categorical), missing, max_categories
+        names = [categorical] if isinstance(categorical, str) else categorical
+        self.categorical = [name.item() if isinstance(name, np.generic) else name for name in names]
+        self.missing, self.max_categories = missing, max_categories
         self.columns: dict[str, Number | Category] = {}
 
     def fit(self, x: Any) -> FeatureEncoder:
@@ -199,10 +205,12 @@ class FeatureEncoder:
                 parts.append(self._numbers(name, kind, column))
             else:
                 parts.append(self._indicators(name, kind, column))
+            far = np.flatnonzero(~(np.abs(parts[-1]) < np.finfo(np.float32).max).all(1))
+            if len(far):
+                raise InputError(
+                    f"column {name!r} holds a number too far from those of training in {_rows(far)}: mend it"
+                )
         encoded = np.concatenate(parts, 1)
-        if not (np.abs(encoded) < np.finfo(np.float32).max).all():
-            row = int(np.flatnonzero(~(np.abs(encoded) < np.finfo(np.float32).max).all(1))[0])
-            raise InputError(f"{_rows(np.array([row]))} holds a number too far from those of training: mend it")
         return encoded.astype(np.float32)
 
     def _number(self, name: str, column: pd.Series[Any]) -> Number:
@@ -356,12 +364,14 @@ def _not_a_number(name: str, column: pd.Series[Any]) -> str:
 def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
     values = column.to_numpy(object)
     # a whole number is written the same in a column with a missing value, where it is a float
-    texts = [None if pd.isna(v) else v if isinstance(v, str) else written(v) for v in values]
+    texts = [None if pd.isna(v) else written(v) for v in values]
     return pd.Series(texts, dtype=object)
 
 
 def _missing(name: str, rows: NDArray[np.int64]) -> str:
-    return f"column {name!r} is missing (NaN) in {_rows(rows)}: fill it, drop these rows, or pass missing='impute'"
+    return (
+        f"column {name!r} is missing (NaN) in {_rows(rows)}: fill it, drop these rows, or train with missing='impute'"
+    )
 
 
 def _rows(rows: NDArray[np.int64]) -> str:

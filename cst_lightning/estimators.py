@@ -249,4 +249,4 @@ def _weight_name(estimator: Any) -> str:
     """How ``fit`` wants sample weights: a pipeline hands them to its last step by name."""
     inner = estimator.estimator if isinstance(estimator, GridSearchCV) else estimator
     steps = getattr(inner, "steps", None)
-    return f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
+    return f"{steps[-1][0]}__{_weight_name(steps[-1][1])}" if steps else "sample_weight"

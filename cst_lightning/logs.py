@@ -46,6 +46,7 @@ class Format:
     delimiter: str = ","
     decimal: str = "."
     encoding: str = "utf-8"
+    skip: int = 0  # lines before the header: empty ones, and a spreadsheet's hint of the delimiter
 
     def __str__(self) -> str:
         """In words, to tell a person what was found."""
@@ -70,25 +71,36 @@ def read_log(
     Args:
         path: CSV (``.csv``, ``.tsv``, ``.txt``, also ``.gz`` and such), Parquet (``.parquet``, or a folder of them,
             partitioned or not), or Arrow (``.arrow``, ``.feather``, ``.ipc``).
-        columns: what the columns are for; only those with a role are read.
+        columns: what the columns are for; only those with a role are read. Without it all are, and no value is checked.
         rows: read only the first so many.
         encoding, delimiter: of a CSV file; the delimiter is found where it is comma, semicolon or tab.
 
     Raises:
         InputError: the file or a column cannot be used (see ``columns.check_log``).
     """
-    path, columns = Path(path), columns or Roles()
+    path, roles = Path(path), columns or Roles()
     if rows is not None and rows < 1:
         raise InputError(f"rows={rows}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
     read = _read_csv if form.kind == "csv" else _read_dataset
-    table = read(path, form, columns, rows)
-    frame = _to_frame(table if columns.action is None else _without_empty_end(table), path)
+    table = read(path, form, roles, rows)
+    is_log = columns is None or roles.action is not None
+    frame = _to_frame(_without_empty_end(table) if is_log else table, path)
     if frame.empty:
         raise InputError(f"{path}: only a header, no rows")
     frame.attrs["format"] = str(form)
-    check_log(frame, columns, where=str(path))
+    if columns is not None:
+        check_log(frame, roles, where=str(path))
     return frame
+
+
+def column_names(path: str | Path, encoding: str = "utf-8") -> list[str]:
+    """The columns of a log file."""
+    path = Path(path)
+    form = find_format(path, encoding)
+    if form.kind == "csv":
+        return _csv_names(path, form)
+    return list(_open_dataset(path, form, Roles())[0].schema.names)
 
 
 def read_batches(
@@ -164,12 +176,16 @@ def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
     text = _decode(sample, path, codec)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
-    lines = [line for line in text.splitlines() if line.strip()]
+    every = text.splitlines()
+    skip = next(number for number, line in enumerate(every) if line.strip())
+    if hint := re.fullmatch(r'"?sep=(.)"?', every[skip].strip(), re.IGNORECASE):
+        skip, delimiter = skip + 1, delimiter or hint[1]
+    lines = [line for line in every[skip:] if line.strip()]
     if delimiter is None:
         delimiter = _find_delimiter(lines[:_SAMPLE_LINES])
     elif len(delimiter) != 1:
         raise InputError(f"delimiter={delimiter!r}: allowed is one character")
-    return Format("csv", delimiter, "." if delimiter == "," else _find_decimal(lines[1:], delimiter), codec)
+    return Format("csv", delimiter, "." if delimiter == "," else _find_decimal(lines[1:], delimiter), codec, skip)
 
 
 def _decode(sample: bytes, path: Path, codec: str) -> str:
@@ -220,12 +236,16 @@ def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool 
             use_threads=use_threads,
             encoding=form.encoding,
             column_names=names,
+            skip_rows=form.skip,
             skip_rows_after_names=1,
             block_size=_BLOCK_BYTES,
         ),
         "parse_options": pacsv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
         "convert_options": pacsv.ConvertOptions(
-            strings_can_be_null=True, decimal_point=form.decimal, include_columns=columns.used(names)
+            strings_can_be_null=True,
+            decimal_point=form.decimal,
+            include_columns=columns.used(names),
+            column_types=dict.fromkeys(columns.categorical, pa.string()),  # 01234 is not 1234
         ),
     }
 
@@ -234,7 +254,7 @@ def _csv_names(path: Path, form: Format) -> list[str]:
     """The header, without the spaces around its names."""
     with pa.input_stream(str(path)) as stream:
         text = _decode(stream.read(_SAMPLE_BYTES), path, form.encoding)
-    rows = csv.reader(text.splitlines(keepends=True), delimiter=form.delimiter)
+    rows = csv.reader(text.splitlines(keepends=True)[form.skip :], delimiter=form.delimiter)
     names = [name.strip() for name in next(row for row in rows if row)]
     if all(re.fullmatch(r"[+-]?[\d.,]+", name) for name in names):
         raise InputError(f"{path}: the first line is {', '.join(names[:5])}: it must name the columns")
@@ -262,7 +282,7 @@ def _csv_batches(path: Path, form: Format, columns: Roles, rows: int | None = No
     convert: pacsv.ConvertOptions = options["convert_options"]
     names = list(convert.include_columns)
     convert.column_types = dict.fromkeys(names, pa.string())
-    level = dict.fromkeys(names, 0)
+    level = {name: len(_CSV_TYPES) - 1 if name in columns.categorical else 0 for name in names}
     for table in _limited(_stream_csv(path, form, options), rows):
         for name in names:
             while _cast(table[name], _CSV_TYPES[level[name]], form.decimal) is None:

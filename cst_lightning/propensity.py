@@ -80,14 +80,17 @@ def whole_propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Te
     Raises:
         InputError: that of the action taken is 0, above 1 or no number; the message names rows, from 0.
     """
-    value = np.asarray(given, float)
+    try:
+        value = np.array(given, float)
+    except (TypeError, ValueError):
+        raise InputError("propensity holds something else than numbers: allowed are probabilities") from None
     n_rows = len(taken)
     if value.shape not in ((n_rows,), (n_rows, n_actions)):
         raise InputError(f"propensity has shape {value.shape}: allowed are ({n_rows},) and ({n_rows}, {n_actions})")
     of_taken = value if value.ndim == 1 else value[np.arange(n_rows), taken]
     wrong = np.flatnonzero(~((of_taken > 0) & (of_taken <= 1)))
     if len(wrong):
-        shown = ", ".join(f"{of_taken[row]:g} in row {row}" for row in wrong[:5])
+        shown = ", ".join(f"{of_taken[row]:g} in row {row} (from 0)" for row in wrong[:5])
         raise InputError(f"propensity of the action taken is {shown}: allowed is above 0, at most 1")
     if value.ndim == 2:
         return torch.from_numpy(value)

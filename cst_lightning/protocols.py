@@ -113,7 +113,8 @@ class Protocol:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 value = tuple(value)
-                object.__setattr__(self, field.name, value)
+            value = value.item() if hasattr(value, "item") else value  # NumPy's numbers, as a grid search has them
+            object.__setattr__(self, field.name, value)
             if not _fits(value, hints[field.name]):
                 raise InputError(f"protocol field {field.name}={value!r}: allowed is {_said(hints[field.name])}")
         self._check_ranges()

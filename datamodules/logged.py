@@ -20,6 +20,7 @@ from cst_lightning.columns import (
     MIN_ROWS,
     Roles,
     add_tallies,
+    check_present,
     check_rows,
     check_values,
     describe_columns,
@@ -163,12 +164,26 @@ class LoggedDataModule(pl.LightningDataModule):
     def val_dataloader(self) -> Any:
         return whole(self.validation) if self.validation is not None else []
 
+    @override
+    def test_dataloader(self) -> Any:
+        raise InputError(
+            "a log holds the outcome of the action taken alone, and a test wants those of all: use val_dataloader, or "
+            "`python -m cst_lightning evaluate`"
+        )
+
+    @override
+    def predict_dataloader(self) -> Any:
+        """The contexts held out; of all rows for ``holdout=0``."""
+        rows = self.validation or self.train
+        return whole(rows.x)
+
     # --- in memory --------------------------------------------------------------------------------
 
     def _setup_in_memory(self) -> None:
         frame = read_log(
             self.path, columns=self.roles, rows=self.rows, encoding=self.encoding, delimiter=self.delimiter
         )
+        self._check_features(frame, 0)
         self.n_rows, self.description = len(frame), describe_columns(frame, self.roles)
         held_out = self._held_out(frame)
         train = frame[~held_out]
@@ -206,6 +221,11 @@ class LoggedDataModule(pl.LightningDataModule):
     def _check_present(self, frame: pd.DataFrame, first: int) -> None:
         if (missing := frame[self.by].isna().to_numpy()).any():
             raise InputError(f"{self.path}: column {self.by!r} is missing in {rows_text(missing, first)}: fill it in")
+
+    def _check_features(self, frame: pd.DataFrame, first: int) -> None:
+        """Here the rows of the file are known; where it is split or streamed, they are not."""
+        if self.missing == "error":
+            check_present(frame, self.roles.feature_names(list(frame.columns)), str(self.path), first)
 
     def _group_place(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """A number in 0..1 for each row, drawn by its group alone, ``[N]``."""
@@ -257,6 +277,7 @@ class LoggedDataModule(pl.LightningDataModule):
         sample, tallies, last, self.n_rows = pd.DataFrame(), None, None, 0
         for frame in self._batches(chunk_rows):
             check_rows(frame, self.roles, where, self.n_rows)
+            self._check_features(frame, self.n_rows)
             of_frame = tallies_of(frame, self.roles, self.n_rows)
             tallies = of_frame if tallies is None else add_tallies(tallies, of_frame)
             if self.by:

@@ -101,12 +101,46 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
 
 
 def test_an_action_that_follows_from_the_features_is_a_warning():
-    x, _, outcome = make_log()
-    rule = np.where(x["age"] + 3 * x["visits"] > (x["age"] + 3 * x["visits"]).median(), "dear", "cheap")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4))
+    rule, outcome = (x @ rng.normal(size=(4, 3))).argmax(1), rng.integers(2, size=600)
     with pytest.warns(UserWarning, match="the action is a function of the features"):
         CounterfactualClassifier(method="backbone", **QUICK).fit(x, rule, outcome)
-    mostly = np.where(np.random.default_rng(0).random(len(x)) < 0.8, rule, "cheap")
+    mostly = np.where(rng.random(600) < 0.8, rule, 0)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         CounterfactualClassifier(method="backbone", **QUICK).fit(x, mostly, outcome)
     assert not any("function of the features" in str(warning.message) for warning in told)
+
+
+def test_a_single_action_is_a_warning():
+    x, action, outcome = make_log()
+    with pytest.warns(UserWarning, match="action is 'low' in every row"):
+        CounterfactualClassifier(method="backbone", **QUICK).fit(x, np.full(len(action), "low"), outcome)
+
+
+def test_labels_of_a_list_are_what_they_are():
+    x, action, outcome = make_log()
+    seen = [float("nan"), None, *outcome[2:].tolist()]
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action.tolist(), seen)
+    assert model.classes_.tolist() == sorted(set(outcome))
+    with pytest.raises(InputError, match="differ only by type or spaces: 1 and '1'"):
+        model.fit(x, [1, "1", *[2] * 118], outcome)
+    model.fit(x, action, pd.Series([pd.NA, *[0, 1] * 59, 1], dtype="Int64"))
+    assert model.classes_.tolist() == [0, 1]
+    assert all(isinstance(label, int) for label in model.classes_.tolist())
+
+
+def test_no_rows_have_no_predictions():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, outcome)
+    assert model.predict_proba(x[:0]).shape == (0, 3, 2)
+
+
+def test_numbers_of_numpy_are_numbers():
+    x, action, outcome = make_log()
+    settings = QUICK | {"hidden": np.int64(8), "dropout": np.float64(0.1), "categorical": np.array(["visits"])}
+    CounterfactualClassifier(method="backbone", **settings).fit(x, action, outcome)
+    for settings, message in (({"batch_size": 0}, "batch_size=0"), ({"n_models": 2.5}, "n_models=2.5")):
+        with pytest.raises(InputError, match=message):
+            CounterfactualClassifier(**QUICK | settings).fit(x, action, outcome)

@@ -150,3 +150,43 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     assert [line for line in told if not line.startswith("warning")] == [told[-1]]
     assert message in told[-1]
     assert told[-1].startswith("error: ")
+
+
+def test_lists_of_names_are_given_in_any_way(sales, capsys):
+    base = ["diagnose", "--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought"]
+    said = []
+    for features in (["--features", "age", "town"], ["--features", "age", "--features", "town"]):
+        assert main([*base, *features]) == 0
+        said.append(capsys.readouterr().out)
+    assert main([*base, '--features=["age", "town"]']) == 0
+    assert said == [capsys.readouterr().out] * 2
+    assert main([*base, "--features", "age"]) == 0
+    assert "town" not in capsys.readouterr().out
+
+
+def test_rows_and_options_are_told_as_a_file_and_a_command_line_have_them(sales, capsys):
+    new = pd.read_csv(sales / "new.csv")
+    new.assign(age=new["age"].where(new.index != 3)).to_csv(sales / "gap.csv", index=False)
+    new.assign(town=new["town"].where(new.index != 3, "Paris")).to_csv(sales / "paris.csv", index=False)
+    call = ["predict", "--model", str(sales / "model"), "--out", str(sales / "p.csv"), "--data"]
+    assert main([*call, str(sales / "gap.csv")]) == 2
+    err = capsys.readouterr().err
+    assert (
+        "column 'age' is missing (NaN) in data row 4: fill it, drop these rows, or train with --missing impute" in err
+    )
+    assert main([*call, str(sales / "paris.csv")]) == 0
+    assert "warning: column 'town' holds 'Paris' in data row 4, which training had not" in capsys.readouterr().err
+
+
+def test_evaluation_takes_logs_that_could_not_be_trained_on(sales, capsys):
+    new = pd.read_csv(sales / "new.csv")
+    few = new[(new["price"] == 9.5) & (new["bought"] == "yes")][:5]
+    few.to_csv(sales / "few.csv", index=False)
+    call = ["evaluate", "--model", str(sales / "model"), "--value", "{yes: 1, no: 0}", "--data"]
+    assert main([*call, str(sales / "few.csv")]) == 0
+    assert "NLL of 5 observed outcomes" in capsys.readouterr().out
+    new.assign(price=new["price"].where(new.index != 2)).to_csv(sales / "gap.csv", index=False)
+    assert main([*call, str(sales / "gap.csv")]) == 2
+    assert "action 'price' is missing in data row 3" in capsys.readouterr().err
+    assert main([*call, str(sales / "few.csv"), "--propensity", "p"]) == 2
+    assert "no column 'p'" in capsys.readouterr().err

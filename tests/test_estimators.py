@@ -101,7 +101,7 @@ def test_a_learner_of_ones_own_and_what_it_cannot_do(tmp_path):
         trainer.save_checkpoint(tmp_path / "model.ckpt")
     with pytest.raises(InputError, match="neither a network nor a grid"):
         Bayes(data.shape, [0, 1], grid=(0, 1))
-    with pytest.raises(InputError, match="no gradient for CVAT; allowed are backbone, pl, pl_soft"):
+    with pytest.raises(InputError, match="no gradient for CVAT or a student; allowed are backbone, pl, pl_soft"):
         make_jobs("baselines", backbone_names=["s_logistic"], methods=["pl_cvat"])
 
 

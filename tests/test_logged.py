@@ -191,6 +191,25 @@ def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
         module(path, chunk_rows=60).setup()
 
 
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+def test_a_missing_feature_is_named_by_its_row_of_the_file(path, chunk_rows):
+    log = frame()
+    log.loc[[150, 170], "age"] = np.nan
+    log.to_parquet(path)
+    with pytest.raises(InputError, match=r"log\.parquet: column 'age' is missing in data row") as error:
+        module(path, chunk_rows=chunk_rows).setup()
+    assert "151" in str(error.value)
+    module(path, chunk_rows=chunk_rows, missing="impute").setup()
+
+
+def test_held_out_rows_are_predicted_and_cannot_be_tested(path):
+    data = module(path)
+    (contexts,) = data.predict_dataloader()
+    assert torch.equal(contexts, data.validation.x)
+    with pytest.raises(InputError, match="a test wants those of all"):
+        data.test_dataloader()
+
+
 def test_an_action_that_only_the_held_out_rows_have(path):
     log = frame()
     log.loc[190:, "price"] = 99.0

@@ -191,6 +191,29 @@ def test_empty_rows_at_the_end_as_a_spreadsheet_leaves_them_are_no_rows(tmp_path
         read_log(put(tmp_path, text() + ",,\n" + text().splitlines()[1] + "\n"), columns=ROLES)
 
 
+@pytest.mark.parametrize("before", ["\n", "  \n\n", "sep=,\n"])
+def test_lines_before_the_header_are_no_rows(tmp_path, before):
+    same = read_log(put(tmp_path, text(), "same.csv"), columns=ROLES)
+    pd.testing.assert_frame_equal(read_log(put(tmp_path, before + text()), columns=ROLES), same)
+    parts = list(read_batches(put(tmp_path, before + text()), 7, columns=ROLES))
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), same)
+
+
+def test_without_roles_no_value_is_judged(tmp_path):
+    rows = [f"{i},01.02.2024,low,0" for i in range(30)]
+    got = read_log(put(tmp_path, "\n".join(["age,day,price,bought", *rows, ",,,", ",,,"])))
+    assert len(got) == 30
+    assert got["age"].tolist() == list(range(30))
+
+
+def test_codes_of_categories_are_read_as_they_are_written(tmp_path):
+    path = put(tmp_path, "zip,price,bought\n" + "\n".join(f"0{i % 3},{i % 2},{i % 2}" for i in range(30)))
+    roles = Roles("price", "bought", categorical=["zip"])
+    assert read_log(path, columns=roles)["zip"].tolist()[:3] == ["00", "01", "02"]
+    assert next(read_batches(path, 9, columns=roles))["zip"].tolist()[:3] == ["00", "01", "02"]
+    assert read_log(path)["zip"].tolist()[:3] == [0, 1, 2]
+
+
 def test_a_decimal_comma_may_come_late(tmp_path):
     rows = [f"{i if i < 400 else f'{i},5'};{'low' if i % 2 else 'high'};{i % 3}" for i in range(500)]
     got = read_log(put(tmp_path, "age;price;bought\n" + "\n".join(rows)), columns=ROLES)

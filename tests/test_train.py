@@ -35,6 +35,22 @@ def test_fit_test_and_predict_by_the_name_of_a_class(model, here, capsys):
     assert np.allclose(predicted.sum(-1), 1)
 
 
+def test_a_log_file_is_fitted_and_predicted_and_not_tested(here, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal():.3f},{rng.integers(3)},{rng.integers(2)}" for _ in range(100)]
+    (here / "log.csv").write_text("age,price,bought\n" + "\n".join(lines))
+    options = ["--model", "DirectMethod", "--model.protocol", "matched", "--data", "LoggedDataModule", *QUIET]
+    options += ["--data.path", "log.csv", "--data.action", "price", "--data.outcome", "bought"]
+    assert main(["fit", *options, "--trainer.max_epochs", "1"]) == 0
+    (checkpoint,) = here.rglob("*.ckpt")
+    assert main(["predict", *options, "--ckpt_path", str(checkpoint)]) == 0
+    (path,) = here.rglob("predictions.npy")
+    assert np.load(path).shape == (1, 20, 3, 2)
+    capsys.readouterr()
+    assert main(["test", *options, "--ckpt_path", str(checkpoint)]) == 2
+    assert "error: a log holds the outcome of the action taken alone" in capsys.readouterr().err
+
+
 def test_a_class_path_and_a_config_file(here, capsys):
     options = ["--model", f"tests.parts.{Plain.__name__}", *DATA, "--trainer.max_epochs", "1"]
     with pytest.raises(SystemExit) as done:
