@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
-from benchmarks.tables import ORACLE, Entry, Place, backbone_title
+from benchmarks.tables import ORACLE, Entry, Place, backbone_title, main_datasets
 from cst_lightning.catalogue import method_title
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import RELEASED
@@ -141,10 +141,11 @@ def losses(entries: Sequence[Entry]) -> pd.DataFrame:
         own = (place.backbone, place.method)
         return _name(*own) + (ORACLE if own in marked else "")
 
+    shown = main_datasets(e.place.dataset for e in entries)
     rows = [
         {"dataset": e.place.dataset, "method": name(e.place), "loss": e.ours.mean}
         for e in entries
-        if e.ours is not None and e.ours.n == e.ours.asked and "@" not in e.place.dataset
+        if e.ours is not None and e.ours.n == e.ours.asked and e.place.dataset in shown
     ]
     if not rows:
         return pd.DataFrame()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -16,7 +16,7 @@ import pandas as pd
 
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
-from benchmarks.tables import ORACLE, Entry, backbone_title, title
+from benchmarks.tables import ORACLE, Entry, backbone_title, main_datasets, title
 from cst_lightning.catalogue import METHODS, method_title
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_FILLS = ("full", "none", "left", "top", "right", "bottom")
+_HATCHES = ("", "//", "..", "xx", "--", "++", "\\\\", "oo", "||", "**")
+_HANDLE_INCHES, _LETTER_INCHES = 0.5, 0.072  # that an entry of a legend takes
 
 
 def subplots(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
@@ -68,16 +71,15 @@ def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
         mine = compared[compared["metric"] == metric]
         ends = [mine[["ours", "paper"]].to_numpy().min() * 0.93, mine[["ours", "paper"]].to_numpy().max() * 1.07]
         axis.plot(ends, ends, color="0.6", lw=1, zorder=0)
-        for colour, (backbone, of_backbone) in zip(_COLOURS, mine.groupby("backbone", sort=False), strict=False):
-            for marker, (method, points) in zip(_MARKERS, of_backbone.groupby("method", sort=False), strict=False):
-                axis.errorbar(
-                    points["paper"], points["ours"], xerr=points["paper_se"], yerr=points["ours_se"], fmt=marker,
-                    color=colour, ms=5, lw=0.8, alpha=0.85, label=_name(str(backbone), str(method)) + _mark(points),
-                )  # fmt: skip
+        for (backbone, method), points in mine.groupby(["backbone", "method"], sort=False):
+            axis.errorbar(
+                points["paper"], points["ours"], xerr=points["paper_se"], yerr=points["ours_se"], ls="", ms=5, lw=0.8,
+                label=_name(str(backbone), str(method)) + _mark(points), **_point(compared, backbone, method),
+            )  # fmt: skip
         axis.set(xscale="log", yscale="log", xlabel="paper", ylabel="ours", title=title(metric))
         for side in (axis.xaxis, axis.yaxis):
             _plain(side)
-    _legend(axes[0][0])
+    legend_below(figure, axes.flat)
     save(figure, path)
 
 
@@ -104,8 +106,7 @@ def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
     """Theorem 1's quantities and Proposition 1's objective by round, over all seeds of each data set."""
     known = rounds[rounds["method"].isin(["pl", "pl_cvat"])]
     figure, axes = subplots(1, 3, 4.2, 3.8)
-    datasets = list(dict.fromkeys(known["dataset"]))
-    datasets = [name for name in datasets if "@" not in name] or datasets
+    datasets = main_datasets(known["dataset"])
     styles = {name: {"color": c, "marker": m} for name, c, m in zip(datasets, _COLOURS, _MARKERS, strict=False)}
     for dataset, style in styles.items():
         mine = known[known["dataset"] == dataset]
@@ -123,8 +124,8 @@ def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
     axes[0][2].set(title="objective a row, after imputing", xlabel="round (0: backbone)", ylabel="nats")
     for axis in axes[0]:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
-        axis.set_ylim(bottom=0)
-    _legend(axes[0][0])
+        axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
+    legend_below(figure, axes.flat)
     save(figure, path)
 
 
@@ -135,12 +136,10 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
     for axis, backbone in zip(axes[0], backbones, strict=True):
         mine = overlap[overlap["backbone"] == backbone].sort_values("effective_sample_size")
         mine = mine[~mine["dataset"].str.contains("unlogged")]  # of actions without support it says nothing
-        for colour, marker, (method, points) in zip(
-            _COLOURS, _MARKERS, mine.groupby("method", sort=False), strict=False
-        ):
+        for method, points in mine.groupby("method", sort=False):
             axis.errorbar(
-                points["effective_sample_size"], points["mean"], yerr=points["standard_error"], color=colour,
-                marker=marker, ms=5, lw=1, label=method_title(str(method)) + _mark(points),
+                points["effective_sample_size"], points["mean"], yerr=points["standard_error"], ms=5, lw=1,
+                label=method_title(str(method)) + _mark(points), **_line(overlap["method"], method),
             )  # fmt: skip
         places = mine.drop_duplicates("dataset")
         axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
@@ -150,7 +149,7 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         )
         _plain(axis.xaxis)
         _plain(axis.yaxis)
-    _legend(axes[0][0])
+    legend_below(figure, axes.flat)
     save(figure, path)
 
 
@@ -163,18 +162,17 @@ def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
         if e.ours is not None:
             both[e.place.dataset, e.place.backbone, e.place.method].append(e.ours.mean)
     marked = {(e.place.backbone, e.place.method) for e in entries["nll"] if e.oracle}
-    datasets = [name for name in dict.fromkeys(name for name, _, _ in both) if "@" not in name] or [next(iter(both))[0]]
-    backbones, methods = (list(dict.fromkeys(key[i] for key in both)) for i in (1, 2))
+    datasets = main_datasets(name for name, _, _ in both)
+    frame = pd.DataFrame(list(both), columns=["dataset", "backbone", "method"])
     figure, axes = panels(len(datasets))
     for axis, dataset in zip(axes, datasets, strict=True):
         for (name, backbone, method), (nll, hamming) in both.items():
             if name == dataset:
-                style = {"color": _cycle(_COLOURS, backbones, backbone), "marker": _cycle(_MARKERS, methods, method)}
                 label = _name(backbone, method) + (ORACLE if (backbone, method) in marked else "")
-                axis.plot(hamming, nll, ls="", ms=5, label=label, **style)
+                axis.plot(hamming, nll, ls="", ms=5, label=label, **_point(frame, backbone, method))
         axis.set(title=_wrapped(dataset), xlabel="Hamming loss", ylabel="NLL", yscale="log")
         _plain(axis.yaxis)
-    legend_below(figure, axes[0])
+    legend_below(figure, axes)
     save(figure, path)
 
 
@@ -182,16 +180,15 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
     """Reliability curves, a panel a data set: the share that came true where so much was predicted."""
     shown = calibration[calibration["backbone"] == calibration["backbone"].iloc[0]]
     groups = list(shown.groupby("dataset", sort=False))
-    methods = list(dict.fromkeys(shown["method"]))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         axis.plot([0, 1], [0, 1], color="0.6", lw=1)
         for method, points in of_dataset.groupby("method", sort=False):
-            style = {"color": _cycle(_COLOURS, methods, method), "marker": _cycle(_MARKERS, methods, method)}
+            style = _line(shown["method"], method)
             label = method_title(str(method)) + _mark(points)
             axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
-    _legend(axes[0])
+    legend_below(figure, axes)
     save(figure, path)
 
 
@@ -204,34 +201,32 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         lines = of_dataset.groupby(["method", "series"], sort=False)
         for (method, series), points in lines:
-            colour = _cycle(_COLOURS, list(dict.fromkeys([*METHODS, *curves["method"]])), method)
+            line = _line(curves["method"], method)
             what = "held-out NLL" if series == "validation_nll" else "training loss"
             label = f"{method_title(str(method))}{_mark(points)}, {what}"
             style = "--" if series == "validation_nll" else "-"
-            axis.plot(points["epoch"], points["mean"], ls=style, color=colour, lw=1.2, label=label)
+            every = max(1, len(points) // 5)
+            axis.plot(points["epoch"], points["mean"], ls=style, lw=1.2, ms=4, markevery=every, label=label, **line)
             low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
-            axis.fill_between(points["epoch"], low, high, color=colour, alpha=0.2, lw=0)
+            axis.fill_between(points["epoch"], low, high, color=line["color"], alpha=0.2, lw=0)
         axis.set(title=_wrapped(dataset), xlabel="epoch", ylabel="nats", yscale="log")
         _plain(axis.yaxis)
-    legend_below(figure, axes[0])
+    legend_below(figure, axes)
     save(figure, path)
 
 
 def plot_weights(weights: pd.DataFrame, path: Path) -> None:
     """Test NLL over the CVAT weight, a panel a data set: what the choice of a weight is worth."""
     groups = list(weights.groupby("dataset", sort=False))
-    lines = list(dict.fromkeys(zip(weights["backbone"], weights["method"], strict=True)))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         for (backbone, method), points in of_dataset.groupby(["backbone", "method"], sort=False):
-            style = {"color": _cycle(_COLOURS, lines, (backbone, method))}
-            style["marker"] = _cycle(_MARKERS, lines, (backbone, method))
             axis.errorbar(
-                points["weight"], points["mean"], yerr=points["standard_error"], ms=4, lw=1,
-                label=_name(str(backbone), str(method)), **style,
+                points["weight"], points["mean"], yerr=points["standard_error"], ms=5, lw=1,
+                label=_name(str(backbone), str(method)), **_point(weights, backbone, method),
             )  # fmt: skip
         axis.set(title=_wrapped(dataset), xlabel="CVAT weight", ylabel="NLL", xscale="log")
-    axes[0].legend(fontsize="x-small")
+    legend_below(figure, axes)
     save(figure, path)
 
 
@@ -239,14 +234,21 @@ def plot_costs(costs: pd.DataFrame, path: Path) -> None:
     """CPU time of each (data set, backbone), all its methods and seeds together."""
     taken = costs.groupby(["dataset", "backbone"], sort=False)["cpu_seconds"].max().unstack()
     figure, axes = subplots(1, 1, 8.0, 3.2)
-    width = 0.8 / len(taken.columns)
-    for number, backbone in enumerate(taken.columns):
-        place = np.arange(len(taken)) + (number - (len(taken.columns) - 1) / 2) * width
-        label = backbone_title(str(backbone))
-        axes[0][0].bar(place, taken[backbone] / 60, width, label=label, color=_cycle(_COLOURS, taken.columns, backbone))
-    axes[0][0].set_xticks(np.arange(len(taken)), list(taken.index))
+    width = 0.8 / int(taken.notna().sum(axis=1).max())
+    there = taken.notna()
+    # the bars of a data set stand in its middle, however many it has
+    offset = (there.cumsum(axis=1) - 1).sub((there.sum(axis=1) - 1) / 2, axis=0) * width
+    for backbone in taken.columns:
+        mine = there[backbone].to_numpy()
+        place = (np.arange(len(taken)) + offset[backbone].to_numpy())[mine]
+        style = {"color": _cycle(_COLOURS, taken.columns, backbone), "edgecolor": "white", "lw": 0.5}
+        hatch, label = _cycle(_HATCHES, taken.columns, backbone), backbone_title(str(backbone))
+        axes[0][0].bar(place, taken[backbone].to_numpy()[mine] / 60, width, label=label, hatch=hatch, **style)
+    many = len(taken) > 7
+    turned: dict[str, Any] = {"rotation": 40, "ha": "right"} if many else {}
+    axes[0][0].set_xticks(np.arange(len(taken)), list(taken.index), **turned)
     axes[0][0].set(ylabel="CPU minutes")
-    legend_below(figure, axes[0][0])
+    legend_below(figure, axes.flat)
     save(figure, path)
 
 
@@ -259,21 +261,39 @@ def panels(n: int) -> tuple[Figure, list[Any]]:
     return figure, list(axes.flat[:n])
 
 
-def legend_below(figure: Figure, axis: Any) -> None:
-    """The legend of ``axis`` below all panels."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, **_legend_style(labels))
+def legend_below(figure: Figure, axes: Iterable[Any]) -> None:
+    """One legend below all panels, of what any of them shows, in as many columns as there is room for."""
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    marked = any(ORACLE in label for label in handles)
+    entry = _HANDLE_INCHES + _LETTER_INCHES * max(map(len, handles))
+    n_columns = min(len(handles), max(1, int(figure.get_figwidth() / entry)))
+    # its room is its own, and not the panels'
+    figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(handles) // n_columns) + marked))
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=n_columns,
+        fontsize="small",
+        title=f"{ORACLE} an oracle chose its weight" if marked else None,
+        title_fontsize="small",
+    )
 
 
-def _legend(axis: Any) -> None:
-    """The legend inside a panel."""
-    axis.legend(**_legend_style(axis.get_legend_handles_labels()[1]))
+def _line(methods: Iterable[Any], method: object) -> dict[str, str]:
+    """Colour and marker of a method, the same in every figure."""
+    names = list(dict.fromkeys([*METHODS, *methods]))
+    return {"color": _cycle(_COLOURS, names, method), "marker": _cycle(_MARKERS, names, method)}
 
 
-def _legend_style(labels: Sequence[str]) -> dict[str, Any]:
-    marked = any(ORACLE in label for label in labels)
-    title = f"{ORACLE} an oracle chose its weight" if marked else None
-    return {"fontsize": "x-small", "title": title, "title_fontsize": "x-small"}
+def _point(frame: pd.DataFrame, backbone: object, method: object) -> dict[str, str]:
+    """Of a backbone and a method: colour and filling tell the backbone, the marker the method."""
+    backbones = list(dict.fromkeys(frame["backbone"]))
+    style = {"color": _cycle(_COLOURS, backbones, backbone), "fillstyle": _cycle(_FILLS, backbones, backbone)}
+    return style | {"marker": _line(frame["method"], method)["marker"]}
 
 
 def _mark(points: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
-from benchmarks.plan import counted
+from benchmarks.plan import counted, said
 from benchmarks.store import Record
 from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, title
 from cst_lightning.catalogue import method_title
@@ -61,7 +61,7 @@ def render(runs: Sequence[Run], compared: Sequence[Section] = ()) -> str:
         runs=runs,
         compared=compared,
         headlines=[_headline(run, of_run) for run, of_run in zip(runs, entries, strict=True)],
-        notes=[notes(of_run) for of_run in entries],
+        notes=[[text.replace("Bold:", "★:") for text in notes(of_run)] for of_run in entries],
         numbers=[
             _number(name, entry, named=len(protocols) > 1)
             for name, of_run in zip(names, entries, strict=True)
@@ -98,7 +98,7 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
         ("protocol", ", ".join(dict.fromkeys(place.protocol for place in places))),
         ("cells", ", ".join(f"{number} {name}" for name, number in sorted(status.items()))),
         ("seeds a cell", " or ".join(map(str, seeds))),
-        ("CPU time", f"{sum(cpu.values()) / 3600:.1f} h"),
+        ("CPU time", said(sum(cpu.values()))),
     ]
     lowest: Counter[str] = Counter()
     for dataset in dict.fromkeys(place.dataset for place in places):

@@ -57,6 +57,7 @@ class Display:
         self._whole = self._progress.add_task("sweep", total=1.0, note="")
 
     def __enter__(self) -> Self:
+        self._tell()
         if self._live:
             self._progress.start()
         return self
@@ -96,7 +97,9 @@ class Display:
             self._console.print(
                 f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False, soft_wrap=True
             )
-        self._progress.update(self._whole, completed=self._share(), note=self._left())
+        ended = f"{self._done + self.failed} of {counted(self._n, 'job')} ended, {len(self._running)} running"
+        note = ", ".join(text for text in (ended, self._left()) if text)
+        self._progress.update(self._whole, completed=self._share(), note=note)
         if time.monotonic() - self._told > _TELL_S:
             self._tell()
 

@@ -24,6 +24,7 @@ from benchmarks.tables import (
     Entry,
     Place,
     backbone_title,
+    main_datasets,
     make_entries,
     spread,
     title,
@@ -188,7 +189,8 @@ def _against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
         f"{int((z <= 3).sum())} within 3 combined standard errors of the paper's (`comparison.csv`)."
     ]
     if len(far):
-        texts.append(f"The {min(len(far), _MOST_SHOWN)} farthest of those beyond 3 are in the table.")
+        shown = f", and the {_MOST_SHOWN} farthest of them in the table" if len(far) > _MOST_SHOWN else ""
+        texts.append(f"{len(far)} {'lies' if len(far) == 1 else 'lie'} beyond 3{shown}.")
     rows = [
         (
             row.dataset,
@@ -277,11 +279,12 @@ def _ranks(entries: Entries, folder: Path) -> list[Section]:
             f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
             f"test does not tell apart at 0.05. {ORACLE}: its weights were chosen by an oracle."
         )
+        shown = main_datasets(e.place.dataset for e in of_metric)
         lost = [
             f"{backbone_title(e.place.backbone)}, {method_title(e.place.method)} "
             f"({e.place.dataset}: n={e.ours.n}/{e.ours.asked})"
             for e in of_metric
-            if e.ours is not None and e.ours.n < e.ours.asked and "@" not in e.place.dataset
+            if e.ours is not None and e.ours.n < e.ours.asked and e.place.dataset in shown
         ]
         about += f" Left out, since seeds failed: {', '.join(lost)}." if lost else ""
         sections.append(Section(f"Ranks by {title(metric)}", 3, [about], f"ranks_{metric}.svg"))
@@ -351,24 +354,25 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     sections = []
     if len({entry.place.settings for entry in entries["nll"]}) > 1:
         return []
-    if any(entry.ours is not None and "@" not in entry.place.dataset for entry in entries["nll"]):
+    if any(entry.ours is not None for entry in entries["nll"]):
         figures.plot_losses(entries, drawn / "losses.svg")
         sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
     for name, about, frame, plot in (
         (
             "calibration",
-            "Reliability of the first backbone; seeds pooled.",
+            "Reliability of {}; seeds pooled.",
             analysis.calibration,
             figures.plot_calibration,
         ),
-        ("curves", "Of the first backbone, mean ± standard error over seeds.", analysis.curves, figures.plot_curves),
+        ("curves", "Of {}, mean ± standard error over the seeds still training.", analysis.curves, figures.plot_curves),
         ("weights", "Test NLL of every CVAT weight tried.", analysis.weights, figures.plot_weights),
         ("costs", "CPU time of each data set and backbone, all methods together.", analysis.costs, figures.plot_costs),
     ):
         values = frame(records)
         if len(values):
             plot(values, drawn / f"{name}.svg")
-            sections.append(Section(_DETAILS[name], 2, [about], f"{name}.svg"))
+            first = backbone_title(str(values["backbone"].iloc[0]))
+            sections.append(Section(_DETAILS[name], 2, [about.format(first)], f"{name}.svg"))
     return sections
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
@@ -239,8 +239,7 @@ def _paper(entry: Entry | None) -> str:
 
 def _shared(entries: Sequence[Entry]) -> list[str]:
     """The data sets that a share of the way is averaged over: those whose floor is known, their variants left out."""
-    known = list(dict.fromkeys(entry.place.dataset for entry in entries if entry.share(0) is not None))
-    return [name for name in known if "@" not in name] or known
+    return main_datasets(entry.place.dataset for entry in entries if entry.share(0) is not None)
 
 
 def _share(values: Sequence[tuple[Entry, float]], shared: Sequence[str]) -> str:
@@ -248,6 +247,12 @@ def _share(values: Sequence[tuple[Entry, float]], shared: Sequence[str]) -> str:
     shares = {entry.place.dataset: entry.share(value) for entry, value in values}
     found = [share for name in shared if (share := shares.get(name)) is not None]
     return f"{100 * fmean(found):.0f} %" if found and len(found) == len(shared) else ""
+
+
+def main_datasets(names: Iterable[str]) -> list[str]:
+    """Data sets without the variants (``D1@o=2``) of those that are there themselves."""
+    every = list(dict.fromkeys(names))
+    return [name for name in every if "@" not in name or name.partition("@")[0] not in every]
 
 
 def backbone_title(name: str) -> str:
@@ -325,7 +330,7 @@ def to_latex(entries: Sequence[Entry]) -> str:
     """The Markdown table for a paper; it needs booktabs, and graphicx to fit the width of the text."""
     header, lines = _lines(entries)
     n_names = len(lines[0].names)
-    out = [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+    out = [r"\noindent\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
     out += [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
     out += [" & ".join(map(_tex, header)) + r" \\", r"\midrule"]
     previous: tuple[str, ...] = ()

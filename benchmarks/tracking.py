@@ -173,7 +173,13 @@ def _track(
     if hasattr(os, "nice"):
         os.nice(10)
     _keep_output(settings.folder / "wandb" / "output.log")
-    session = _Session(settings, _token(settings.folder), jobs)
+    try:
+        session = _Session(settings, _token(settings.folder), jobs)
+    except OSError as error:
+        outbox.put(
+            [f"W&B could not log, and the sweep is whole: {settings.folder / 'wandb'}: {error.strerror or error}"]
+        )
+        return
     parent = multiprocessing.parent_process()
     while True:
         try:

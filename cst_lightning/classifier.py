@@ -69,11 +69,14 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         random_state: as in scikit-learn.
 
     Attributes:
-        actions_, classes_: the labels of actions ``[K]`` and outcomes ``[m]``, in the order of predictions;
-            action_labels_, outcome_labels_: the same with their indices (``encoding.Labels``).
-        method_, cvat_weight_: what was chosen. candidates_: all that was tried, with scores.
-        module_: the trained ``StackedModule``, one replicate a model. encoder_: of the features.
-        n_features_in_, feature_names_in_: as in scikit-learn.
+        actions_: labels of actions ``[K]``, in the order of predictions; ``action_labels_`` has their indices too.
+        classes_: labels of outcomes ``[m]``; ``outcome_labels_`` likewise.
+        method_: the method that was chosen.
+        cvat_weight_: its CVAT weight, or None.
+        candidates_: all that was tried, with scores.
+        module_: the trained ``StackedModule``, one replicate a model.
+        encoder_: of the features.
+        n_features_in_: as in scikit-learn, like ``feature_names_in_``.
     """
 
     def __init__(

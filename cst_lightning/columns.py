@@ -158,8 +158,8 @@ def check_present(frame: pd.DataFrame, names: Sequence[str], where: str, first: 
     for name in names:
         if (missing := frame[name].isna().to_numpy()).any():
             raise InputError(
-                f"{where}: column {name!r} is missing in {rows_text(missing, first)}: fill it in, leave these rows out, "
-                "or give missing='impute'"
+                f"{where}: column {name!r} is missing in {rows_text(missing, first)}: fill it in, leave these rows "
+                "out, or give missing='impute'"
             )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import cst_lightning
 from benchmarks.grid import backbones
 from benchmarks.options import make_parser
 from benchmarks.report import main as report
@@ -135,3 +136,10 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_reference_has_every_public_name():
+    text = (DOCS / "reference.md").read_text()
+    constants = {"MATCHED", "RELEASED", "WRITTEN"}  # which Protocol describes
+    names = set(cst_lightning.__all__) - constants
+    assert {name for name in names if f"cst_lightning.{name}\n" not in text} == set()

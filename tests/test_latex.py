@@ -16,7 +16,7 @@ ENGINE = next(filter(None, map(shutil.which, ("pdflatex", "tectonic"))), None)
 DOCUMENT = r"""\documentclass{article}
 \usepackage{booktabs,graphicx}
 \begin{document}
-\noindent %s
+%s
 \end{document}
 """
 

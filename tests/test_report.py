@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import analysis
+from benchmarks import analysis, figures
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
 from benchmarks.store import Store
@@ -228,3 +228,19 @@ def committed(folder):
     """What of a run's folder is kept with the code: all but the page and the last progress."""
     names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     return names - {"report.html", "progress.json"}
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_legend_lies_within_its_figure_and_leaves_the_panels_their_room(n):
+    figure, axes = figures.panels(n)
+    before = figure.get_figheight()
+    for axis in axes:
+        for place in range(9):
+            axis.plot([0, 1], [place, place], label=f"S-learner, boosted trees, soft PL + CVAT{place}")
+    figures.legend_below(figure, axes)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0
+    assert box.x1 <= whole.x1 * 1.001
+    assert axes[0].get_window_extent().height > 0.6 * before * figure.dpi / (1 + (n > 4))

@@ -200,3 +200,12 @@ def test_a_cell_that_failed_has_a_run_that_says_so(tmp_path):
     assert set(found) == {"multilabel/tests.parts.Broken/backbone", "multilabel/tests.parts.Broken/pl", "summary"}
     summary, _, _ = found["multilabel/tests.parts.Broken/pl"][0]
     assert summary["error"] == "InputError: this backbone is broken on purpose"
+
+
+def test_a_folder_that_wandb_cannot_write_is_told_and_harms_nothing(tmp_path, capsys):
+    (tmp_path / "wandb").write_text("not a folder")
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "W&B could not log, and the sweep is whole" in said
+    assert "Traceback" not in said
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
