@@ -352,8 +352,14 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     """Figures that need no table."""
     drawn = folder / "figures"
     sections = []
-    if len({entry.place.settings for entry in entries["nll"]}) > 1:
-        return []
+    n_settings = len({entry.place.settings for entry in entries["nll"]})
+    if n_settings > 1:
+        about = (
+            f"This folder holds cells of {n_settings} settings. Comparison with the paper, ranks, overlap, losses, "
+            "calibration, curves, CVAT weights and costs are drawn for folders of one: give each settings a folder of its "
+            "own with --out, and this report several."
+        )
+        return [Section("Not drawn", 2, [about])]
     if any(entry.ours is not None for entry in entries["nll"]):
         figures.plot_losses(entries, drawn / "losses.svg")
         sections.append(Section("NLL against Hamming loss", figure="losses.svg"))

@@ -109,6 +109,7 @@ def sync(folder: Path) -> int:
     runs = unsynced(folder)
     if not runs:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
+    print(f"{len(runs)} W&B runs wait in {folder / 'wandb'}: {', '.join(run.name for run in runs)}")
     if _found_mode() == "offline":
         raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
     left = [run for run in runs if not _mark_if_uploaded(run)]
@@ -288,10 +289,12 @@ class _Session:
         folder = self.settings.folder
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None else ""
-            said.append(f"W&B: logged offline{why} to {folder / 'wandb'}. {_how_to_sync(folder)}")
+            runs = f"{len(unsynced(folder))} runs are in {folder / 'wandb'}"
+            said.append(f"W&B: logged offline{why}; {runs}. {_how_to_sync(folder)}")
         elif self.mode == "online" and not said and unsynced(folder):
             self.problems = self.problems or ["its server did not take everything in time"]
-            said.append(f"W&B: not all is uploaded; it is in {folder / 'wandb'}. {_how_to_sync(folder)}")
+            runs = f"{len(unsynced(folder))} runs are in {folder / 'wandb'}"
+            said.append(f"W&B: not all is uploaded; {runs}. {_how_to_sync(folder)}")
         if self.problems:
             said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
         return said
