@@ -356,8 +356,8 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     if n_settings > 1:
         about = (
             f"This folder holds cells of {n_settings} settings. Comparison with the paper, ranks, overlap, losses, "
-            "calibration, curves, CVAT weights and costs are drawn for folders of one: give each settings a folder of its "
-            "own with --out, and this report several."
+            "calibration, curves, CVAT weights and costs are drawn for folders of one: give each its own with --out, "
+            "and this report several."
         )
         return [Section("Not drawn", 2, [about])]
     if any(entry.ours is not None for entry in entries["nll"]):
