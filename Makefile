@@ -10,7 +10,7 @@ sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

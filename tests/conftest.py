@@ -23,6 +23,19 @@ settings.register_profile("suite", derandomize=True, deadline=None)
 settings.load_profile("suite")
 
 
+#: files of tests that take longest: they come first, so that no core is left alone with one at the end
+LONGEST = (
+    "test_tracking_online.py", "test_sweep_faults.py", "test_soak.py", "test_ray.py", "test_faults.py", "test_docs.py",
+    "test_report.py", "test_page.py", "test_tracking.py", "test_sweep.py", "test_train.py", "test_examples.py",
+    "test_determinism.py", "test_large_log.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    names = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: names.get(item.path.name, len(LONGEST)))
+
+
 class TinyDataModule(BanditDataModule):
     """Random logs of any size, the same for the same seed."""
 

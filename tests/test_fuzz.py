@@ -220,7 +220,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = store_module.Path(store_module.tempfile.mkdtemp(prefix="cst-history-"))
         self.store = Store(self.folder / "main")
-        self.finished, self.aside = set(), 0
+        self.finished, self.elsewhere = set(), set()  # in the other store
 
     def teardown(self):
         store_module.shutil.rmtree(self.folder)
@@ -282,8 +282,9 @@ class Histories(RuleBasedStateMachine):
     def merge_with_another(self, number):
         other = Store(self.folder / "other")
         other.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
+        self.elsewhere.add(number)
         assert merge([str(self.store.folder), str(other.folder), "--out", str(self.store.folder)]) == 0
-        self.finished.add(number)
+        self.finished |= self.elsewhere
 
     @invariant()
     def what_finished_is_there(self):
