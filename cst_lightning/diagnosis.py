@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,7 +130,9 @@ def diagnose(
     if validation is not None:
         check_names(list(validation.columns), columns, "the validation rows")
     # models so small are many times slower with several threads where the other cores are busy
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        # that a label is continuous is a finding
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         return _diagnose(log, columns, validation, actions, random_state)
 
 
@@ -171,6 +174,8 @@ def _diagnose(
         *findings_of.actions(found),
         *findings_of.overlap(found),
         *findings_of.logged_propensities(log, columns, labels),
+        *findings_of.continuous(found),
+        *findings_of.missing_features(found, names),
         *findings_of.rows_and_constants(found, log, columns, names),
         *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
         *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),

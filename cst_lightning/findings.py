@@ -32,6 +32,8 @@ LOW_ESS, VERY_LOW_ESS = 0.3, 0.1
 UNCOVERED, VERY_UNCOVERED = 0.05, 0.5
 #: share of what guessing the commonest action leaves that the features explain, from which they determine the action
 EXPLAINED = 0.95
+#: different numbers, as a share of the rows, from which a label is continuous
+CONTINUOUS = 0.5
 #: AUC of telling two parts apart that is a warning and a problem
 DRIFT, LARGE_DRIFT = 0.6, 0.8
 #: rows of a part below which drift is not judged
@@ -231,6 +233,36 @@ def rows_and_constants(found: Diagnosis, log: pd.DataFrame, columns: Roles, name
             "A constant says nothing, and with another value in new data a prediction would be a guess.",
             "Leave it out of the features." if len(constant) == 1 else "Leave them out of the features.",
         )
+
+
+def missing_features(found: Diagnosis, names: Sequence[str]) -> Iterator[Finding]:
+    """Of features that are not known in every row."""
+    missing = found.columns.set_index("column").loc[list(names), "missing"]
+    missing = missing[missing > 0].sort_values(ascending=False, kind="stable")
+    if not len(missing):
+        return
+    listed = ", ".join(f"{name!r} {percent(n / found.n_rows)}" for name, n in missing[:_LISTED].items())
+    more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
+    yield Finding(
+        "warning",
+        f"Features are missing in some rows: {listed}{more}",
+        "Training stops at a missing value unless it is told what to do with one.",
+        "Fill them in, leave the columns out, or train with missing='impute' (--missing impute), which takes the mean "
+        "and tells the model that it did.",
+    )
+
+
+def continuous(found: Diagnosis) -> Iterator[Finding]:
+    """Of labels that are numbers of which hardly any comes twice."""
+    for role, table in (("action", found.actions), ("outcome", found.outcomes)):
+        labels = table[role]
+        if len(labels) > CONTINUOUS * found.n_rows and isinstance(labels.iloc[0], float):
+            yield Finding(
+                "problem",
+                f"The {role} is continuous: {len(labels)} different numbers in {found.n_rows} rows",
+                "Each of them would be a class of its own, seen once or twice.",
+                "Cut it into a few classes, such as ranges of a price.",
+            )
 
 
 def leaks(measured: Sequence[tuple[str, str, Any, float]]) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """A diagnosis finds what was planted, stays silent where nothing was, and says what to do."""
 
 import builtins
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -115,6 +116,17 @@ def test_outcomes_that_are_missing_rare_or_all_alike():
     only(diagnose(log(n, bought=bought, price=price), ROLES), "800 rows (40 %) have no outcome", "warning")
     bought = log()["bought"].mask(price[:N] == "high")
     only(diagnose(log(bought=bought, price=price[:N]), ROLES), "'high' has no observed outcome", "problem")
+
+
+def test_what_training_would_refuse_is_told_before_it():
+    age = log()["age"]
+    found = diagnose(log(age=age.where(np.arange(N) % 4 > 0), visits=age.where(np.arange(N) > 3)), ROLES)
+    finding = only(found, "Features are missing in some rows: 'age' 25 %, 'visits' 1.0 %", "warning")
+    assert "missing='impute'" in finding.advice
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = diagnose(log(bought=np.round(age, 2)), ROLES)
+    only(found, "The outcome is continuous", "problem")
 
 
 def test_duplicated_rows_and_constant_features():
