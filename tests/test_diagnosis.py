@@ -124,7 +124,7 @@ def test_what_training_would_refuse_is_told_before_it():
     finding = only(found, "Features are missing in some rows: 'age' 25 %, 'visits' 1.0 %", "warning")
     assert "missing='impute'" in finding.advice
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         found = diagnose(log(bought=np.round(age, 2)), ROLES)
     only(found, "The outcome is continuous", "problem")
 
