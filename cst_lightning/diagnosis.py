@@ -216,9 +216,8 @@ def _count(log: pd.DataFrame, columns: Roles, labels: Sequence[Any], outcomes: S
     np.add.at(pairs, (action[seen], outcome[seen]), 1)
     rows, observed = np.bincount(action, minlength=len(labels)), pairs.sum(1)
     table = pd.DataFrame({"action": labels, "rows": rows, "share": rows / len(log), "observed": observed})
-    for place, label in enumerate(outcomes):
-        table[f"P({label})"] = np.where(observed > 0, pairs[:, place] / observed.clip(1), np.nan)
-    return table
+    shares = np.where(observed[:, None] > 0, pairs / observed.clip(1)[:, None], np.nan)
+    return pd.concat([table, pd.DataFrame(shares, columns=[f"P({label})" for label in outcomes])], axis=1)
 
 
 def _propensities(
