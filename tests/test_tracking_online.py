@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import wandb
 
 from benchmarks import tracking
 from benchmarks.sweep import main as sweep
@@ -23,6 +24,7 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
         monkeypatch.setattr(tracking, "_CLOSE_S", 3)
         yield started
+        wandb.teardown()  # what W&B has found out of this server must not serve another test
 
 
 def check_against_records(server, folder, names=NAMES, twice=False):
