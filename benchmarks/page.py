@@ -61,7 +61,7 @@ def render(runs: Sequence[Run], compared: Sequence[Section] = ()) -> str:
         runs=runs,
         compared=compared,
         headlines=[_headline(run, of_run) for run, of_run in zip(runs, entries, strict=True)],
-        notes=[[text.replace("Bold:", "★:") for text in notes(of_run)] for of_run in entries],
+        notes=[notes(of_run, lowest="★") for of_run in entries],
         numbers=[
             _number(name, entry, named=len(protocols) > 1)
             for name, of_run in zip(names, entries, strict=True)

@@ -260,8 +260,8 @@ def backbone_title(name: str) -> str:
     return _BACKBONES.get(name, name)
 
 
-def notes(entries: Sequence[Entry]) -> list[str]:
-    """What a reader of the table must know."""
+def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
+    """What a reader of the table must know; ``lowest`` is how it marks the lowest numbers."""
     seeds = sorted({len(entry.place.seeds) for entry in entries})
     place = entries[0].place
     settings = {entry.place.settings for entry in entries}
@@ -270,7 +270,7 @@ def notes(entries: Sequence[Entry]) -> list[str]:
     over = f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'}"
     texts = [
         f"Mean ± standard error (ddof = 1) over {over}, all rows and all actions of the "
-        f"test set; protocol {place.protocol}{changed}. Bold: lowest of its data set and backbone. "
+        f"test set; protocol {place.protocol}{changed}. {lowest}: lowest of its data set and backbone. "
         "Constant: the observed share of each action's outcomes. "
         "Floor: the true outcome distribution; no model's expected loss is lower. "
         + (f"Share of the way: from the constant to the floor, mean over {', '.join(shared)}. " if shared else "")

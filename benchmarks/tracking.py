@@ -252,14 +252,14 @@ class _Session:
     def _concerns(self, cell: Cell, kind: str, text: str, point: Point | None) -> bool:
         """Whether a message of a job, of all its cells, says something of this one."""
         if kind == "point":
-            return point is not None and bool(logged(cell.method, point))
+            return point is not None and cell.method in point.methods
         if kind == "failed":
             record = Store(self.settings.folder).read(cell)
             return cell.key in self.open or (record is not None and record["status"] == "failed")
         return text == cell.method
 
     def _tell_rest(self, key: str) -> None:
-        for event in self.kept.pop(key):
+        for event in self.kept.pop(key, []):  # a thread may just have heard that the server has them
             self.rest.tell(event)  # type: ignore[union-attr]
 
     def finish(self, complete: bool, limit: float) -> None:
@@ -286,15 +286,14 @@ class _Session:
     def said(self) -> list[str]:
         """What a person must know at the end."""
         said = list(self.rest_said)
-        folder = self.settings.folder
+        folder, waiting = self.settings.folder, unsynced(self.settings.folder)
+        where = f"{len(waiting)} runs are in {folder / 'wandb'}. {_how_to_sync(folder)}"
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None else ""
-            runs = f"{len(unsynced(folder))} runs are in {folder / 'wandb'}"
-            said.append(f"W&B: logged offline{why}; {runs}. {_how_to_sync(folder)}")
-        elif self.mode == "online" and not said and unsynced(folder):
+            said.append(f"W&B: logged offline{why}; {where}")
+        elif self.mode == "online" and not said and waiting:
             self.problems = self.problems or ["its server did not take everything in time"]
-            runs = f"{len(unsynced(folder))} runs are in {folder / 'wandb'}"
-            said.append(f"W&B: not all is uploaded; {runs}. {_how_to_sync(folder)}")
+            said.append(f"W&B: not all is uploaded; {where}")
         if self.problems:
             said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
         return said

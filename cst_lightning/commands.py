@@ -19,15 +19,14 @@ from cst_lightning.cross_fitting import explained_share, feature_matrix, held_ou
 from cst_lightning.diagnosis import diagnose
 from cst_lightning.encoding import Category, Label, written
 from cst_lightning.errors import InputError
+from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
-from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.propensity import whole_propensity
-from cst_lightning.recommending import allowed_actions, worth
+from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
 
 _ROLES = "log.json"  # in a model's folder: what the columns of its log were for
-_BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
 
 
 def fit(
@@ -129,9 +128,9 @@ def recommend(
     _check_out(out)
     classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
     worth, allowed = _by_label(value, classifier.classes_), _labels(actions, classifier.actions_)
-    chosen = classifier.recommend(frame, worth, allowed)
-    place = pd.Index(classifier.actions_).get_indexer(pd.Index(chosen))
-    expected = classifier.expected_value(frame, worth)[np.arange(len(frame)), place]
+    expected = classifier.expected_value(frame, worth)
+    expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
+    chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
     _write(beside.assign(action=chosen, expected_value=expected), out)
 
 
@@ -179,8 +178,8 @@ def evaluate(
     names = list(features.features or ())
     frame, allowed = log[names], _labels(actions, classifier.actions_)
     p = classifier.predict_proba(frame)
-    print(_fit_of(p, taken, seen, classifier))
-    print(_calibration(p, taken, seen, classifier))
+    print(fit_of(p, taken, seen, classifier))
+    print(calibration(p, taken, seen, classifier))
     given = _propensities(log, roles)
     if given is not None:
         given = whole_propensity(given, taken, len(classifier.actions_)).numpy()
@@ -190,7 +189,8 @@ def evaluate(
         print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
         if explained_share(given, taken) > EXPLAINED:
             warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
-    print(_value_of_recommendations(classifier, frame, taken, seen, np.asarray(given), value, allowed, floor))
+    worth = _by_label(value, classifier.classes_)
+    print(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor))
 
 
 def look(
@@ -336,89 +336,3 @@ def _meant(value: bool, known: Mapping[str, Any]) -> Label:
     words = ("yes", "on", "true", "y") if value else ("no", "off", "false", "n")
     meant = [label for label in known if label.lower() in words]
     return meant[0] if len(meant) == 1 else value
-
-
-# --- evaluating -----------------------------------------------------------------------------------
-
-
-def _fit_of(
-    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
-) -> str:
-    observed = np.flatnonzero(seen >= 0)
-    if not len(observed):
-        raise InputError("outcome is missing in every row: there is nothing to evaluate on")
-    loss = -np.log(p[observed, taken[observed], seen[observed]].clip(1e-30))
-    constant = np.full(len(observed), np.nan)
-    for k in range(len(classifier.actions_)):
-        rows = taken[observed] == k
-        counts = np.bincount(seen[observed][rows], minlength=len(classifier.classes_)) + 1
-        constant[rows] = -np.log((counts / counts.sum())[seen[observed][rows]])
-    lines = [f"NLL of {len(observed)} observed outcomes: {_mean(loss)}"]
-    lines.append(f"  of a constant, each action's shares in these rows: {_mean(constant)}")
-    lines.append(f"  the model less the constant: {_mean(loss - constant)}")
-    return "\n".join(lines)
-
-
-def _mean(values: NDArray[np.float64]) -> str:
-    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-    return f"{values.mean():.4f} ± {error:.4f}"
-
-
-def _calibration(
-    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
-) -> str:
-    """By action: how often each outcome was predicted and seen, and the gap between both in bins of the prediction."""
-    rows = []
-    for k, label in enumerate(classifier.actions_):
-        mine = (taken == k) & (seen >= 0)
-        n_outcomes = len(classifier.classes_)
-        for r, outcome in enumerate(classifier.classes_):
-            if r == 0 and n_outcomes == 2:
-                continue  # one less the other
-            if not mine.any():
-                continue
-            predicted, hit = p[mine, k, r], (seen[mine] == r).astype(float)
-            # bins of equal numbers of rows: a rare outcome has its predictions close to 0
-            order = np.argsort(predicted, kind="stable")
-            parts = np.array_split(order, min(_BINS, max(1, len(order) // _BIN_ROWS)))
-            gap = sum(abs(predicted[part].mean() - hit[part].mean()) * len(part) for part in parts) / len(order)
-            rows.append((str(label), str(outcome), len(order), predicted.mean(), hit.mean(), gap))
-    columns = ["action", "outcome", "rows", "predicted", "observed", "calibration error"]
-    table = pd.DataFrame(rows, columns=columns).to_string(index=False, float_format="%.4f")
-    return f"\ncalibration by action:\n{table}\n"
-
-
-def _value_of_recommendations(
-    classifier: CounterfactualClassifier,
-    frame: pd.DataFrame,
-    taken: NDArray[np.int64],
-    seen: NDArray[np.int64],
-    propensity: NDArray[np.float64],
-    value: Mapping[str, Any] | None,
-    actions: Sequence[Label] | None,
-    floor: float,
-) -> str:
-    by_outcome = _by_label(value, classifier.classes_)
-    labels, outcomes = classifier.action_labels_, classifier.outcome_labels_
-    try:
-        expected = classifier.expected_value(frame, by_outcome)
-    except InputError as error:
-        return f"value of the recommended actions: not known ({error})"
-    of_outcome = worth(by_outcome, (len(frame), len(labels.values), len(outcomes.values)), labels, outcomes)
-    of_outcome = np.broadcast_to(of_outcome, (len(labels.values), len(outcomes.values)))
-    reward = np.where(seen >= 0, of_outcome[taken, seen], np.nan)
-    allowed = allowed_actions(actions, len(frame), labels)
-    policy = np.where(allowed, expected, -np.inf).argmax(1)
-    lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
-    common = {"floor": floor}
-    for name, estimate in (
-        ("IPS", ips(policy, taken, reward, propensity, **common)),
-        ("SNIPS", snips(policy, taken, reward, propensity, **common)),
-        ("doubly robust", doubly_robust(policy, taken, reward, propensity, expected, **common)),
-    ):
-        lines.append(
-            f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
-            f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "
-            f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities clipped"
-        )
-    return "\n".join(lines)

@@ -53,7 +53,9 @@ class Labels:
         """
         series = _series(role, column).dropna()
         values = [_plain(value) for value in pd.unique(series)]
-        kinds = {type(_plain(value)) for value in series} if series.dtype == object else set()
+        # True is 1 to Python, so the one may have hidden the other among the different values
+        mixed = series.dtype == object and any(value in (0, 1) for value in values)
+        kinds = {type(_plain(value)) for value in series} if mixed else set()
         if bool in kinds and kinds & {int, float}:
             raise InputError(f"{role} holds booleans and numbers, such as True and 1: make all of them one kind")
         for value in values:

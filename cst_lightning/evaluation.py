@@ -1,0 +1,106 @@
+"""In text: how well a model predicts logged rows it was not trained on, and what its recommendations would be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from cst_lightning.classifier import CounterfactualClassifier
+from cst_lightning.encoding import Label
+from cst_lightning.errors import InputError
+from cst_lightning.policy_value import doubly_robust, ips, snips
+from cst_lightning.recommending import allowed_actions, worth
+
+_BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
+
+
+def fit_of(
+    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
+) -> str:
+    """NLL (nats) of the observed outcomes, beside a constant's; ``p`` ``[N, K, m]``, ``taken``, ``seen`` ``[N]``."""
+    observed = np.flatnonzero(seen >= 0)
+    if not len(observed):
+        raise InputError("outcome is missing in every row: there is nothing to evaluate on")
+    loss = -np.log(p[observed, taken[observed], seen[observed]].clip(1e-30))
+    constant = np.full(len(observed), np.nan)
+    for k in range(len(classifier.actions_)):
+        rows = taken[observed] == k
+        counts = np.bincount(seen[observed][rows], minlength=len(classifier.classes_)) + 1
+        constant[rows] = -np.log((counts / counts.sum())[seen[observed][rows]])
+    lines = [f"NLL of {len(observed)} observed outcomes: {_mean(loss)}"]
+    lines.append(f"  of a constant, each action's shares in these rows: {_mean(constant)}")
+    lines.append(f"  the model less the constant: {_mean(loss - constant)}")
+    return "\n".join(lines)
+
+
+def _mean(values: NDArray[np.float64]) -> str:
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return f"{values.mean():.4f} ± {error:.4f}"
+
+
+def calibration(
+    p: NDArray[np.float64], taken: NDArray[np.int64], seen: NDArray[np.int64], classifier: CounterfactualClassifier
+) -> str:
+    """By action: how often each outcome was predicted and seen, and the gap between both in bins of the prediction."""
+    rows = []
+    for k, label in enumerate(classifier.actions_):
+        mine = (taken == k) & (seen >= 0)
+        n_outcomes = len(classifier.classes_)
+        for r, outcome in enumerate(classifier.classes_):
+            if r == 0 and n_outcomes == 2:
+                continue  # one less the other
+            if not mine.any():
+                continue
+            predicted, hit = p[mine, k, r], (seen[mine] == r).astype(float)
+            # bins of equal numbers of rows: a rare outcome has its predictions close to 0
+            order = np.argsort(predicted, kind="stable")
+            parts = np.array_split(order, min(_BINS, max(1, len(order) // _BIN_ROWS)))
+            gap = sum(abs(predicted[part].mean() - hit[part].mean()) * len(part) for part in parts) / len(order)
+            rows.append((str(label), str(outcome), len(order), predicted.mean(), hit.mean(), gap))
+    columns = ["action", "outcome", "rows", "predicted", "observed", "calibration error"]
+    table = pd.DataFrame(rows, columns=columns).to_string(index=False, float_format="%.4f")
+    return f"\ncalibration by action:\n{table}\n"
+
+
+def value_of_recommendations(
+    classifier: CounterfactualClassifier,
+    p: NDArray[np.float64],
+    taken: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    propensity: NDArray[np.float64],
+    value: Mapping[Any, Any] | None,
+    actions: Sequence[Label] | None,
+    floor: float,
+) -> str:
+    """What the logged actions were worth, and by IPS, SNIPS and doubly robust the recommended ones would have been.
+
+    Args:
+        p: predictions ``[N, K, m]``. taken, seen: indices ``[N]``; seen -1 where no outcome was.
+        propensity: ``[N, K]``. value, actions: as for ``CounterfactualClassifier.recommend``.
+        floor: least propensity divided by.
+    """
+    labels = classifier.action_labels_
+    try:
+        of_outcome = worth(value, p.shape, labels, classifier.outcome_labels_)
+    except InputError as error:
+        return f"value of the recommended actions: not known ({error})"
+    expected = (p * of_outcome).sum(-1)
+    reward = np.where(seen >= 0, np.broadcast_to(of_outcome, p.shape[1:])[taken, seen], np.nan)
+    policy = np.where(allowed_actions(actions, len(p), labels), expected, -np.inf).argmax(1)
+    lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
+    common = {"floor": floor}
+    for name, estimate in (
+        ("IPS", ips(policy, taken, reward, propensity, **common)),
+        ("SNIPS", snips(policy, taken, reward, propensity, **common)),
+        ("doubly robust", doubly_robust(policy, taken, reward, propensity, expected, **common)),
+    ):
+        lines.append(
+            f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
+            f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "
+            f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities clipped"
+        )
+    return "\n".join(lines)
