@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import codecs
 import csv
-import difflib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +17,11 @@ import pyarrow.dataset as ds
 
 from cst_lightning.columns import Roles, check_log, check_names
 from cst_lightning.errors import InputError
+from cst_lightning.log_format import SAMPLE_BYTES, Format, data_files, decode, find_format, not_text
 
-_SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "ipc",
-    ".feather": "ipc",
-    ".ipc": "ipc",
-}
-_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
-_SAMPLE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 22  # of a CSV file in memory at a time
-_SAMPLE_LINES = 50
 #: types that a CSV column may have, the narrowest first
 _CSV_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("ms"), pa.string())
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a file is written."""
-
-    kind: str  # csv, parquet or ipc
-    delimiter: str = ","
-    decimal: str = "."
-    encoding: str = "utf-8"
-    skip: int = 0  # lines before the header: empty ones, and a spreadsheet's hint of the delimiter
-
-    def __str__(self) -> str:
-        """In words, to tell a person what was found."""
-        if self.kind != "csv":
-            return {"parquet": "Parquet", "ipc": "Arrow"}[self.kind]
-        name = _DELIMITERS.get(self.delimiter, repr(self.delimiter))
-        return f"CSV, columns by {name}, decimal {'comma' if self.decimal == ',' else 'point'}, {self.encoding}"
 
 
 def read_log(
@@ -130,101 +98,6 @@ def read_batches(
     return (_to_frame(table, path) for table in _of_size(batches, rows_per_batch))
 
 
-# --- which file, and how it is written ----------------------------------------------------------
-
-
-def find_format(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Format:
-    """How the file is written, found from its name and, for CSV, from its beginning."""
-    if not path.exists():
-        others = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, others, n=3, cutoff=0.6)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"{path}: no such file or folder{hint}")
-    if path.is_dir():
-        kinds = {_SUFFIXES.get(file.suffix, "") for file in _files(path)} - {""}
-        if len(kinds) != 1 or kinds == {"csv"}:
-            raise InputError(
-                f"{path}: a folder must hold files of one kind, .parquet or .arrow; CSV files go one by one"
-            )
-        return Format(kinds.pop())
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    kind = next((_SUFFIXES[suffix] for suffix in reversed(suffixes) if suffix in _SUFFIXES), None)
-    if kind is None:
-        hint = "; save the sheet as CSV first" if path.suffix in (".xlsx", ".xls", ".ods") else ""
-        raise InputError(f"{path}: the name ends in {path.suffix!r}: allowed are {', '.join(_SUFFIXES)}{hint}")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path}: the file is empty")
-    return _csv_format(path, encoding, delimiter) if kind == "csv" else Format(kind)
-
-
-def _files(folder: Path) -> list[Path]:
-    """Files of a folder that hold rows; names that begin with ``.`` or ``_`` are other programs' notes."""
-    found = [path for path in sorted(folder.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
-    return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
-
-
-def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
-    """Delimiter and decimal sign from the first lines; the encoding is what it is said to be."""
-    try:
-        codec = codecs.lookup(encoding).name
-    except LookupError:
-        raise InputError(f"encoding={encoding!r} is not known: try utf-8, utf-16 or cp1252") from None
-    with pa.input_stream(str(path)) as stream:
-        sample = stream.read(_SAMPLE_BYTES)
-    if sample[:4] == b"PK\x03\x04":
-        raise InputError(f"{path}: this is a workbook or an archive, not text: save the sheet as CSV first")
-    text = _decode(sample, path, codec)
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty")
-    every = text.splitlines()
-    skip = next(number for number, line in enumerate(every) if line.strip())
-    if hint := re.fullmatch(r'"?sep=(.)"?', every[skip].strip(), re.IGNORECASE):
-        skip, delimiter = skip + 1, delimiter or hint[1]
-    lines = [line for line in every[skip:] if line.strip()]
-    if delimiter is None:
-        delimiter = _find_delimiter(lines[:_SAMPLE_LINES])
-    elif len(delimiter) != 1:
-        raise InputError(f"delimiter={delimiter!r}: allowed is one character")
-    return Format("csv", delimiter, "." if delimiter == "," else _find_decimal(lines[1:], delimiter), codec, skip)
-
-
-def _decode(sample: bytes, path: Path, codec: str) -> str:
-    """The beginning of a file as text; bytes that are no text in ``codec`` are an ``InputError``."""
-    if codec == "utf-8" and (sample[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in sample[:100]):
-        raise InputError(f"{path}: the file is not written in utf-8, it looks like utf-16: pass encoding='utf-16'")
-    try:
-        text = codecs.getincrementaldecoder(codec)().decode(sample)
-    except UnicodeDecodeError as error:
-        raise _not_text(path, codec, sample[error.start], error.start) from None
-    return text.removeprefix("\ufeff")
-
-
-def _not_text(path: Path, codec: str, byte: int, place: int) -> InputError:
-    other = "cp1252 (Windows, Western Europe)" if codec != "cp1252" else "utf-8"
-    return InputError(
-        f"{path}: byte 0x{byte:02x} at position {place} is no {codec} text: save the file as UTF-8, or pass its "
-        f"encoding, such as {other}"
-    )
-
-
-def _find_delimiter(lines: Sequence[str]) -> str:
-    """The sign that cuts the lines into the most columns, as many in most of the lines as in the header."""
-
-    def fit(sign: str) -> tuple[float, int]:
-        widths = [len(row) for row in csv.reader(lines, delimiter=sign)]
-        alike = sum(width == widths[0] for width in widths) / len(widths)
-        return (alike if widths[0] > 1 else 0, widths[0])
-
-    return max(_DELIMITERS, key=fit)
-
-
-def _find_decimal(lines: Sequence[str], delimiter: str) -> str:
-    """A comma where numbers are written with one, and none with a point."""
-    cells = [cell.strip() for row in csv.reader(lines, delimiter=delimiter) for cell in row]
-    comma, point = (any(re.fullmatch(rf"[+-]?\d*{sign}\d+", cell) for cell in cells) for sign in (",", r"\."))
-    return "," if comma and not point else "."
-
-
 # --- CSV ----------------------------------------------------------------------------------------
 
 
@@ -253,7 +126,7 @@ def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool 
 def _csv_names(path: Path, form: Format) -> list[str]:
     """The header, without the spaces around its names."""
     with pa.input_stream(str(path)) as stream:
-        text = _decode(stream.read(_SAMPLE_BYTES), path, form.encoding)
+        text = decode(stream.read(SAMPLE_BYTES), path, form.encoding)
     rows = csv.reader(text.splitlines(keepends=True)[form.skip :], delimiter=form.delimiter)
     names = [name.strip() for name in next(row for row in rows if row)]
     if all(re.fullmatch(r"[+-]?[\d.,]+", name) for name in names):
@@ -330,12 +203,12 @@ def _find_byte(path: Path, form: Format) -> None:
     decoder = codecs.getincrementaldecoder(form.encoding)()
     place = 0
     with pa.input_stream(str(path)) as stream:
-        while block := stream.read(_SAMPLE_BYTES):
+        while block := stream.read(SAMPLE_BYTES):
             waiting = len(decoder.getstate()[0])
             try:
                 decoder.decode(block)
             except UnicodeDecodeError as error:
-                raise _not_text(path, form.encoding, error.object[error.start], place - waiting + error.start) from None
+                raise not_text(path, form.encoding, error.object[error.start], place - waiting + error.start) from None
             place += len(block)
 
 
@@ -344,7 +217,7 @@ def _find_byte(path: Path, form: Format) -> None:
 
 def _open_dataset(path: Path, form: Format, columns: Roles) -> tuple[ds.Dataset, list[str]]:
     """The file or folder, and the columns to read."""
-    files, base = ([str(file) for file in _files(path)], str(path)) if path.is_dir() else ([str(path)], None)
+    files, base = ([str(file) for file in data_files(path)], str(path)) if path.is_dir() else ([str(path)], None)
     try:
         found = ds.dataset(files, format=form.kind, partitioning="hive", partition_base_dir=base)
     except (pa.ArrowInvalid, OSError) as error:
