@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name, options.backbone, seeds, options.data_dir, options.max_epochs, options.cvat_weights
         )
         write_text(file, json.dumps({"asked": asked, "tried": tried}, indent=1))
-    table = regrets(options.out, options.datasets)
+    table = regrets(options.out)
     table.to_csv(options.out / "regrets.csv", index=False)
     text = as_markdown(table)
     write_text(options.out / "regrets.md", text)
@@ -158,14 +158,14 @@ def _test_nll(module: StackedModule, test: PotentialOutcomes) -> NDArray[np.floa
     return np.asarray(total / (n_rows * test.n_actions))
 
 
-def regrets(folder: Path, datasets: Sequence[str]) -> pd.DataFrame:
-    """For each data set, ``method`` and rule: NLL of the choice less that of the best candidate and of the backbone.
+def regrets(folder: Path) -> pd.DataFrame:
+    """For each data set recorded in ``folder``, ``method`` and rule: NLL of the choice less that of the best candidate and of the backbone.
 
     Means over seeds and standard errors (ddof = 1), paired by seed; ``right`` is the share of best choices.
     """
     rows = []
-    for name in datasets:
-        tried = pd.DataFrame(json.loads((folder / f"{name}.json").read_text())["tried"])
+    for path in sorted(folder.glob("*.json")):
+        name, tried = path.stem, pd.DataFrame(json.loads(path.read_text())["tried"])
         for method in METHODS:
             if method not in set(tried.method):
                 continue
