@@ -159,8 +159,9 @@ def _test_nll(module: StackedModule, test: PotentialOutcomes) -> NDArray[np.floa
 
 
 def regrets(folder: Path) -> pd.DataFrame:
-    """For each data set recorded in ``folder``, ``method`` and rule: NLL of the choice less that of the best candidate and of the backbone.
+    """NLL of the choice less that of the best candidate and of the backbone.
 
+    A row for each data set that ``folder`` holds, ``method`` and rule.
     Means over seeds and standard errors (ddof = 1), paired by seed; ``right`` is the share of best choices.
     """
     rows = []
