@@ -110,7 +110,7 @@ class Store:
         """Put the record of ``cell`` in place whole, in full precision; what cannot be read there is set aside."""
         failed = record["status"] == "failed"
         path, text = self.path(cell, failed=failed), json.dumps(sealed(record), indent=1, allow_nan=False)
-        if path.exists() and examine(path)[0] is None:
+        if examine(path)[1]:  # a fault: a file that a sweep beside this one has just deleted has none
             self._set_aside(path)
         write_text(path, text)
         if not failed:

@@ -150,6 +150,20 @@ def test_a_good_record_that_comes_while_a_bad_one_is_moved_stays(tmp_path, monke
     assert store._set_aside(store.path(one)) is None  # moved by the other sweep
 
 
+def test_a_record_that_another_sweep_deletes_while_it_is_read_is_no_fault(tmp_path, monkeypatch):
+    store, one = Store(tmp_path), cell()
+    failure = record(one, [1, 2, 3], status="failed")
+    store.write(one, failure)
+
+    def examine_late(path, *arguments):  # the sweep beside this one has finished the cell
+        path.unlink(missing_ok=True)
+        return examine(path, *arguments)
+
+    monkeypatch.setattr("benchmarks.store.examine", examine_late)
+    store.write(one, failure)
+    assert not (tmp_path / "set-aside").exists()
+
+
 def test_names_of_records_are_no_paths(tmp_path):
     one = cell()
     identity = one.identity | {"dataset": "../../etc/passwd", "backbone": "a\x1b[2J\n/../" + "b" * 500}
