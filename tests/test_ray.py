@@ -89,6 +89,9 @@ def test_a_job_whose_node_dies_runs_again_on_another(cluster, waiting, tmp_path)
     thread.join()
     assert n_begun(waiting) == 3
     cluster.add_node(**cluster.spare_node)
+    reasons = [record["provenance"]["failures_before"] for record in records(tmp_path / "ray").values()]
+    assert sorted(map(len, reasons)) == [0, 1]
+    assert "a node died under it: " in str(reasons)
     assert start([*arguments, "--out", str(tmp_path / "local")]).wait() == 0
     assert numbers(tmp_path / "ray") == numbers(tmp_path / "local")
 

@@ -38,8 +38,11 @@ class Event:
     point: Point | None = None
 
 
-def end(job: Job, error: str, failures: Sequence[str], store: Store, settings: Settings) -> Event:
+def end(job: Job, error: str, failures: Sequence[str], tries: int, store: Store, settings: Settings) -> Event:
     """What comes of a job that ended with ``error`` ("" is well) after earlier ``failures``; a last one is recorded.
+
+    Args:
+        tries: how many of ``failures`` count against ``settings.retries``.
 
     Raises:
         OutputError: the store cannot be written, so that nothing further is worth its time.
@@ -49,7 +52,7 @@ def end(job: Job, error: str, failures: Sequence[str], store: Store, settings: S
     error = redact(error)
     if error.startswith(OUTPUT):
         raise OutputError(error.removeprefix(OUTPUT))
-    if len(failures) < settings.retries and not error.startswith(INPUT):
+    if tries < settings.retries and not error.startswith(INPUT):
         return Event(job, "retried", error)
     for cell in job.cells:
         record = store.read(cell)

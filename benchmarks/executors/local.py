@@ -129,7 +129,7 @@ def _ended(one: _Running, store: Store, settings: Settings) -> Event:
         code = one.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         error = f"the worker process died ({how}) without an exception"
-    return end(one.job, error, one.failures, store, settings)
+    return end(one.job, error, one.failures, len(one.failures), store, settings)
 
 
 def _work(connection: Connection, job: Job, store: Store, settings: Settings, failures: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ from benchmarks.executors.local import no_interrupt
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, run_job
 from benchmarks.store import Record, Store
-from benchmarks.texts import redact
+from benchmarks.texts import last_line, redact
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
@@ -58,7 +58,7 @@ class _Task:
     outcome: str | None = None  # "" when finished, else the error
     deaths: int = 0  # of nodes under it
     died: bool = False  # the last of them just now
-    failures: tuple[str, ...] = ()  # why earlier attempts failed
+    failures: tuple[str, ...] = ()  # why earlier attempts ended, deaths of nodes among them
     deadline: float = math.inf
 
 
@@ -183,6 +183,7 @@ def _advance(one: _Task, store: Store, settings: Settings, tell: Callable[[Event
         # a record that lay on a node is lost with it
         if isinstance(error, ray.exceptions.NodeDiedError | ray.exceptions.ObjectLostError):
             one.deaths, one.died = one.deaths + 1, True
+            one.failures = (*one.failures, f"a node died under it: {redact(last_line(str(error)))}")
         elif one.outcome is None:  # else it was done already
             one.outcome = _why(ray, error)
         return False
@@ -227,7 +228,7 @@ def _again(one: _Task, store: Store, settings: Settings, tell: Callable[[Event],
     error = one.outcome
     if error is None:
         error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
-    event = end(one.job, error, one.failures, store, settings)
+    event = end(one.job, error, one.failures, len(one.failures) - one.deaths, store, settings)
     tell(event)
     again = _Task(one.job, deaths=one.deaths, failures=(*one.failures, event.text))
     return [again] if event.kind == "retried" else []
