@@ -77,7 +77,12 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--device", type=Literal["auto", "cpu", "cuda"], default="auto", help="where to train")
     parser.add_argument("--data-dir", type=str | None, default=None, help="folder with the files of Scene and Yeast")
-    parser.add_argument("--out", type=str | None, default=None, help="by default results/runs/PRESET-PROTOCOL")
+    parser.add_argument(
+        "--out",
+        type=str | None,
+        default=None,
+        help="a folder, or an address such as s3://bucket/run; by default results/runs/PRESET-PROTOCOL",
+    )
     parser.add_argument("--plan", action="store_true", help="show what would run, and run nothing")
     parser.add_argument("--json", action="store_true", help="with --plan: as a JSON array, one object a cell")
     parser.add_argument(

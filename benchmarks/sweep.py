@@ -26,6 +26,7 @@ from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_
 from benchmarks.parts import Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
+from benchmarks.remote import Remote, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
@@ -87,8 +88,7 @@ def run(options: Namespace, console: Console) -> int:
     cluster = _cluster(options)
     workers = _workers(options, cluster)
     _check_options(options)
-    out = Path(options.out or Path("results", "runs", f"{options.preset}-{jobs[0].protocol.name}"))
-    store = Store(out)
+    store, remote = _output(jobs, options)
     if options.plan:
         _plan(jobs, store, options, workers)
         return 0
@@ -101,7 +101,9 @@ def run(options: Namespace, console: Console) -> int:
     _check_data(todo, options)
     if cluster is not None and todo:
         ray.connect(cluster)
-    save_options(options, out)
+    save_options(options, store.folder)
+    if remote is not None:
+        remote.begin()
     cells = sum(len(job.cells) for job in jobs)
     asked = f"{counted(len(jobs), 'job')}, {counted(cells, 'cell')}"
     left = sum(len(cells_to_run(job, store, options.on_existing)) for job in todo)
@@ -110,11 +112,15 @@ def run(options: Namespace, console: Console) -> int:
     if cluster is not None:
         where = "on Ray" if workers is None else f"{workers} at a time on Ray"
         execute = partial(ray.run_ray, cluster=cluster, workers=workers)
-    console.print(f"{asked}, {cells - left} already recorded; {where}; writing {out}", soft_wrap=True)
+    console.print(
+        f"{asked}, {cells - left} already recorded; {where}; writing {store.folder}"
+        + (f" and {remote.address}" if remote is not None else ""),
+        soft_wrap=True,
+    )
     tracker = _tracker(jobs, bool(todo), store, options)
     try:
-        ended = _train(todo, store, options, execute, console, tracker)
-        status = _finish(jobs, store, console, ended)  # first: nobody waits for W&B to see the results
+        ended = _train(todo, store, options, execute, console, tracker, remote)
+        status = _finish(jobs, store, console, ended, remote)  # first: nobody waits for W&B to see the results
         if tracker is not None:
             console.print("Ending W&B's part (Ctrl-C leaves it) ...")
             for text in tracker.close(complete=ended != "interrupted"):
@@ -123,6 +129,15 @@ def run(options: Namespace, console: Console) -> int:
         if tracker is not None:
             tracker.leave()
     return status
+
+
+def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | None]:
+    """Where the records go, with those that an address holds."""
+    if not is_address(options.out or ""):
+        return Store(Path(options.out or f"results/runs/{options.preset}-{jobs[0].protocol.name}")), None
+    remote = Remote(options.out)
+    remote.pull()
+    return Store(remote.folder), remote
 
 
 def _check_options(options: Namespace) -> None:
@@ -134,8 +149,6 @@ def _check_options(options: Namespace) -> None:
         raise InputError(f"retries={options.retries}: allowed is from 0")
     if options.json and not options.plan:
         raise InputError("--json goes with --plan")
-    if "://" in (options.out or ""):
-        raise InputError(f"out={options.out}: allowed is a folder; records come back here from wherever jobs run")
 
 
 def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
@@ -151,6 +164,7 @@ def _train(
     execute: Callable[..., None],
     console: Console,
     tracker: Tracker | None,
+    remote: Remote | None,
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs, or their parts, under a live display; how it ended."""
     data_dir = None if options.data_dir is None else str(Path(options.data_dir).resolve())  # workers stand elsewhere
@@ -171,6 +185,8 @@ def _train(
         def tell(event: Event) -> None:
             display.show(event)
             track([event] if parts is None else parts.take(event))
+            if remote is not None and event.kind in ("recorded", "finished", "failed"):
+                remote.push_beside()
 
         try:
             track([] if parts is None else parts.begin())
@@ -189,7 +205,7 @@ def _tracker(jobs: Sequence[Job], any_left: bool, store: Store, options: Namespa
     return Tracker(jobs, Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve()))
 
 
-def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> int:
+def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, remote: Remote | None) -> int:
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
     write_tables(store)
@@ -212,10 +228,24 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str) -> 
         f"Figures and a page: python -m benchmarks.report {store.folder}",
         soft_wrap=True,
     )
+    copied = remote is None or _copy(remote, console)
     if ended == "interrupted":
         console.print("Stopped. The same command goes on from here.")
         return 130
-    return 0 if ended == "done" and set(status) == {"finished"} else 1
+    return 0 if ended == "done" and copied and set(status) == {"finished"} else 1
+
+
+def _copy(remote: Remote, console: Console) -> bool:
+    """Send the tables, and records that did not get there before; whether all is there."""
+    remote.push()
+    if remote.trouble:
+        console.print(
+            f"{remote.address} lacks a part ({remote.trouble}); all of it is in {remote.folder}. "
+            "The same command sends the rest.",
+            markup=False,
+            soft_wrap=True,
+        )
+    return not remote.trouble
 
 
 def _cluster(options: Namespace) -> ray.Cluster | None:

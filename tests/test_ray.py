@@ -188,7 +188,6 @@ def test_without_ray_the_remedy_is_named(tmp_path, monkeypatch, capsys):
         (["--executor", "ray", "--gpus-per-job", "1.5"], "allowed is a whole number, or one up to 1"),
         (["--executor", "ray", "--device", "cuda"], "a GPU is asked for by --gpus-per-job"),
         (["--executor", "slurm"], "executor"),
-        (["--out", "s3://bucket/run"], "out=s3://bucket/run: allowed is a folder"),
         pytest.param(["--executor", "ray", "--ray-address", "127.0.0.1:1"], "nothing answers", marks=RAY),
         pytest.param(["--executor", "ray", "--ray-address", "ray://head:10001"], "cannot stream", marks=RAY),
         pytest.param(["--executor", "ray", "--gpus-per-job", "1", "--cpus-per-job", "99"], "no node has", marks=RAY),
