@@ -30,6 +30,19 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
+def here(text: str) -> Path:
+    """The folder ``text``, or that of the address ``text`` with what it holds fetched.
+
+    Raises:
+        InputError: the address cannot be used or read.
+    """
+    if not is_address(text):
+        return Path(text)
+    remote = Remote(text)
+    remote.pull()
+    return remote.folder
+
+
 class Remote:
     """The copy of ``folder`` at ``address``.
 
@@ -60,7 +73,10 @@ class Remote:
         Raises:
             InputError: the address cannot be read.
         """
+        bucket = self._root.partition("/")[0]  # "" where there are none, as in a file system
         try:
+            if bucket and not self._fs.exists(bucket):  # else the first file would make it, a slip of the pen too
+                raise FileNotFoundError(f"there is no {bucket}")
             found = self._fs.find(self._root, detail=True) if self._fs.exists(self._root) else {}
             for path, about in found.items():
                 name = str(PurePosixPath(path).relative_to(self._root))

@@ -16,6 +16,7 @@ from benchmarks import analysis, figures
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render, run_names
+from benchmarks.remote import here
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import (
@@ -45,13 +46,13 @@ Entries = dict[str, list[Entry]]  # by metric
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, or 2 for bad input."""
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
-    parser.add_argument("runs", type=str, nargs="+", help="folders that a sweep wrote")
+    parser.add_argument("runs", type=str, nargs="+", help="folders or addresses that a sweep wrote")
     parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
     parser.add_argument("--pdf", action="store_true", help="each figure as PDF too, for a paper")
     parser.add_argument("--trust", type=str, nargs="+", default=[], help="packages that the runs may have imported")
     try:
         options = parser.parse_args(arguments)
-        folders = [Path(run).resolve() for run in options.runs]
+        folders = [here(run).resolve() for run in options.runs]
         for folder in folders:
             if not Store(folder).read_all():
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")

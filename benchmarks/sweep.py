@@ -26,7 +26,7 @@ from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_
 from benchmarks.parts import Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
-from benchmarks.remote import Remote, is_address
+from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _folder(arguments: Sequence[str]) -> Path:
     if len(arguments) != 2:
         raise InputError(f"{arguments[0]} wants one folder that a sweep wrote: {arguments[0]} DIR")
-    return Path(arguments[1])
+    return here(arguments[1])
 
 
 def run(options: Namespace, console: Console) -> int:

@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser
 
 from benchmarks.grid import digest
 from benchmarks.parts import PARTS
+from benchmarks.remote import here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import Record, Store, replace_file
 from benchmarks.texts import printable
@@ -42,15 +43,7 @@ def verify(folder: Path) -> int:
 
 def merge(arguments: Sequence[str]) -> int:
     """Join stores into one and write its tables; the exit status is 1 if a file was left out as no record."""
-    parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False)
-    parser.add_argument("folders", type=str, nargs="+", help="folders that sweeps wrote")
-    parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
-    options = parser.parse_args(list(arguments))
-    sources, out = [Path(folder) for folder in options.folders], Path(options.out)
-    for source in sources:
-        if not any(store.read_all() for store in _stores(source)):
-            raise InputError(f"{source} holds no records (cells/*.json): name a folder that a sweep wrote")
-    Store(out).check_writable()
+    sources, out = _sources(arguments)
     chosen = [_choose([target, *same]) for target, *same in zip(_stores(out), *map(_stores, sources), strict=True)]
     for target, paths in zip(_stores(out), chosen, strict=True):
         for path, fault in target.set_aside_faults():
@@ -69,6 +62,22 @@ def merge(arguments: Sequence[str]) -> int:
     parts = f", and {len(chosen[1])} of parts" if chosen[1] else ""
     print(f"{len(chosen[0])} records of {len(sources)} folders{parts} are in {out}")
     return 1 if faults else 0
+
+
+def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
+    """The folders to join, and where to; checked."""
+    parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False)
+    parser.add_argument("folders", type=str, nargs="+", help="folders or addresses that sweeps wrote")
+    parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
+    options = parser.parse_args(list(arguments))
+    sources, out = [here(folder) for folder in options.folders], Path(options.out)
+    for source in sources:
+        if not any(store.read_all() for store in _stores(source)):
+            raise InputError(f"{source} holds no records (cells/*.json): name a folder that a sweep wrote")
+    if is_address(options.out):
+        raise InputError(f"out={options.out}: allowed is a folder")
+    Store(out).check_writable()
+    return sources, out
 
 
 def _stores(folder: Path) -> tuple[Store, Store]:

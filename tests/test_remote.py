@@ -7,6 +7,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.remote import Remote
+from benchmarks.report import main as report
 from benchmarks.sweep import main
 from cst_lightning.errors import InputError
 from tests.sweeps import TINY, numbers
@@ -74,6 +75,20 @@ def test_a_plan_knows_what_the_address_holds_and_writes_nothing_there(memory, ca
     assert main([*ARGUMENTS, "memory://bucket/run", "--plan"]) == 0
     assert "0 to run" in capsys.readouterr().out
     assert there(memory) == before
+
+
+def test_what_looks_after_records_takes_an_address(memory, here, tmp_path, capsys):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    shutil.rmtree(tmp_path / "results")
+    capsys.readouterr()
+    assert main(["verify", "memory://bucket/run"]) == 0
+    assert "3 records" in capsys.readouterr().out
+    assert main(["merge", "memory://bucket/run", "--out", str(tmp_path / "merged")]) == 0
+    assert numbers(tmp_path / "merged") == numbers(here)
+    assert main(["merge", "memory://bucket/run", "--out", "memory://bucket/other"]) == 2
+    assert "out=memory://bucket/other: allowed is a folder" in capsys.readouterr().err
+    assert report(["memory://bucket/run"]) == 0
+    assert (folder_of(tmp_path) / "report.html").exists()
 
 
 def test_an_address_that_fails_in_the_middle_is_told_and_gets_the_rest_later(memory, tmp_path, capsys, monkeypatch):
@@ -164,6 +179,13 @@ def test_an_address_that_cannot_be_used_is_an_error_before_any_work(address, mes
     assert "secret-of-mine" not in err
     assert len(err.splitlines()) == 1
     assert not list(tmp_path.rglob("cells/*"))
+
+
+def test_no_bucket_is_made(memory, tmp_path, monkeypatch):
+    monkeypatch.setattr(MemoryFileSystem, "root_marker", "")
+    monkeypatch.setattr(MemoryFileSystem, "_strip_protocol", classmethod(lambda cls, path: path.split("://")[-1]))
+    with pytest.raises(InputError, match="out=memory://slip/run cannot be read: there is no slip"):
+        Remote("memory://slip/run", tmp_path).pull()
 
 
 def test_two_addresses_have_two_folders(tmp_path):
