@@ -20,6 +20,7 @@ from datamodules.files import read_libsvm
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multilabel/"
 _TIMEOUT_S = 20
+_N_SUMS, _SUMS_ATOL = 4, 0.01  # rounding moves them by 3e-4
 DATA_DIR_VARIABLE = "CST_DATA_DIR"
 
 
@@ -34,6 +35,7 @@ class Source:
     openml_id: int
     openml_test_first: int  # rows of the test file that OpenML's copy begins with
     labels_sha256: str  # of the labels of all rows, uint8, training rows first
+    feature_sums: tuple[float, ...]  # of the features of all rows, training rows first, with random signs
 
 
 SCENE = Source(
@@ -55,6 +57,7 @@ SCENE = Source(
     openml_id=40595,
     openml_test_first=0,
     labels_sha256="d68b5b15241527b83ab7ab0ae15e2791b3655305fec990139c614f337c8f0eaf",
+    feature_sums=(-112.0952, -440.2904, -282.3816, -204.2691),
 )
 
 YEAST = Source(
@@ -76,6 +79,7 @@ YEAST = Source(
     openml_id=40597,
     openml_test_first=917,
     labels_sha256="50373e1f232d66205fbd6383b01562e5c09b4bf1fe7a61179fd3d6e7edafbd37",
+    feature_sums=(82.5637, 34.1363, 24.7011, 0.4474),
 )
 
 
@@ -155,7 +159,10 @@ def _read(paths: list[Path], source: Source) -> tuple[NDArray[np.float64], NDArr
 
 
 def _from_openml(source: Source) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """OpenML's copy in LIBSVM's order; its features are rounded (by up to 5e-7 for Scene), its labels checked."""
+    """OpenML's copy in LIBSVM's order, checked against pinned values.
+
+    Its features of Scene are rounded by up to 5e-7, so that no hash of them can be pinned; sums with random signs can.
+    """
     x, y = fetch_openml(data_id=source.openml_id, return_X_y=True, as_frame=True, parser="auto", n_retries=1, delay=1)
     features = x.to_numpy(dtype=np.float64)
     labels = (y.astype(str).apply(lambda column: column.str.strip().str.upper()) == "TRUE").to_numpy().astype(np.int64)
@@ -163,7 +170,15 @@ def _from_openml(source: Source) -> tuple[NDArray[np.float64], NDArray[np.int64]
     features, labels = features[order], labels[order]
     if hashlib.sha256(labels.astype(np.uint8).tobytes()).hexdigest() != source.labels_sha256:
         raise ValueError("its labels are not the published ones")
+    if not np.allclose(_sums(features), source.feature_sums, rtol=0, atol=_SUMS_ATOL):
+        raise ValueError("its features are not the published ones")
     return features, labels
+
+
+def _sums(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums of all features with random signs: one that changes by 0.02 or more changes each of them by as much."""
+    signs = np.random.RandomState(0).randint(0, 2, (_N_SUMS, features.size)) * 2.0 - 1
+    return signs @ features.ravel()
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@ import bz2
 import hashlib
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import make_multilabel_classification
@@ -121,20 +122,39 @@ def test_without_network_and_files_the_error_says_what_to_do(offline):
     assert "\n" not in str(error.value)
 
 
-def test_openml_is_the_second_source_in_libsvms_order(offline, published_files):
-    pandas = pytest.importorskip("pandas")
-    x, y = load_source(YEAST, published_files)
-    order = np.roll(np.arange(len(x)), 917)  # test rows first, as OpenML has them
+def on_openml(x, y, test_first):
+    """What fetches these rows as OpenML has them."""
+    order = np.roll(np.arange(len(x)), test_first)
 
     def fetch(*, data_id, **kwargs):
-        assert data_id == 40597
-        labels = pandas.DataFrame(np.where(y[order] == 1, "TRUE", "FALSE")).astype("category")
-        return pandas.DataFrame(x[order]), labels
+        labels = pd.DataFrame(np.where(y[order] == 1, "TRUE", "FALSE")).astype("category")
+        return pd.DataFrame(x[order]), labels
 
-    offline[0].setattr(download, "fetch_openml", fetch)
-    found = load_source(YEAST)
-    assert np.array_equal(found[0], x)
+    return fetch
+
+
+@pytest.mark.parametrize(("source", "test_first"), [(YEAST, 917), (SCENE, 0)])
+def test_openml_is_the_second_source_in_libsvms_order(source, test_first, offline, published_files):
+    x, y = load_source(source, published_files)
+    rounded = x.round(6)  # as Scene is there
+    offline[0].setattr(download, "fetch_openml", on_openml(rounded, y, test_first))
+    found = load_source(source)
+    assert np.array_equal(found[0], rounded)
     assert np.array_equal(found[1], y)
+
+
+def test_other_content_on_openml_is_refused(offline, published_files):
+    x, y = load_source(YEAST, published_files)
+    other_x, other_y = x.copy(), y.copy()
+    other_x[100, 7] += 0.02
+    other_y[100, 7] ^= 1
+    for content, what in (((other_x, y), "features"), ((x, other_y), "labels"), ((x[:, ::-1], y), "features")):
+        offline[0].setattr(download, "fetch_openml", on_openml(*content, 917))
+        with pytest.raises(InputError, match=f"its {what} are not the published ones"):
+            load_source(YEAST)
+    offline[0].setattr(download, "fetch_openml", on_openml(x[:, :9], y, 917))
+    with pytest.raises(InputError, match="its features are not"):
+        load_source(YEAST)
 
 
 def test_files_of_a_named_folder_win_over_a_download(offline, published_files):
