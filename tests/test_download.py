@@ -16,7 +16,7 @@ CONTENT = bz2.compress(b"0 1:1 2:0.5\n1 2:2\n" * 200)
 
 def source(content=CONTENT):
     sha256 = hashlib.sha256(content).hexdigest()
-    return Source("Toy", (("toy.bz2", sha256, "", ()),), 2, 2, 0, 0, "")
+    return Source("Toy", (("toy.bz2", sha256, ""),), 2, 2, 0, 0, "", ())
 
 
 @pytest.fixture
