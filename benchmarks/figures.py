@@ -66,7 +66,7 @@ def save(figure: Figure, path: Path) -> None:
 def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
     """Ours against the paper's, a panel a metric, with both standard errors; on the line they agree."""
     metrics = list(dict.fromkeys(compared["metric"]))
-    figure, axes = subplots(1, len(metrics), 4.6, 4.4)
+    figure, axes = subplots(1, len(metrics), 3.8, 3.6)
     for axis, metric in zip(axes[0], metrics, strict=True):
         mine = compared[compared["metric"] == metric]
         ends = [mine[["ours", "paper"]].to_numpy().min() * 0.93, mine[["ours", "paper"]].to_numpy().max() * 1.07]
@@ -105,23 +105,24 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
 def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
     """Theorem 1's quantities and Proposition 1's objective by round, over all seeds of each data set."""
     known = rounds[rounds["method"].isin(["pl", "pl_cvat"])]
-    figure, axes = subplots(1, 3, 4.2, 3.8)
+    figure, axes = subplots(1, 3, 3.2, 3.1)
     datasets = main_datasets(known["dataset"])
     styles = {name: {"color": c, "marker": m} for name, c, m in zip(datasets, _COLOURS, _MARKERS, strict=False)}
     for dataset, style in styles.items():
         mine = known[known["dataset"] == dataset]
         by_round = mine.groupby("round")[["alpha", "student_error", "objective_start", "objective_imputed"]].mean()
         first = mine[mine["round"] == 1]["teacher_error"].mean()
-        axes[0][0].plot(by_round.index, by_round["alpha"], label=dataset + _mark(mine), **style)
-        axes[0][1].plot([0, *by_round.index], [first, *by_round["student_error"]], label=dataset, **style)
+        style["label"] = dataset + _mark(mine)
+        axes[0][0].plot(by_round.index, by_round["alpha"], **style)
+        axes[0][1].plot([0, *by_round.index], [first, *by_round["student_error"]], **style)
         if mine["bound"].notna().any():
             axes[0][1].axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=style["color"])
         start = by_round["objective_start"].iloc[0]
-        axes[0][2].plot([0, *by_round.index], [start, *by_round["objective_imputed"]], label=dataset, **style)
+        axes[0][2].plot([0, *by_round.index], [start, *by_round["objective_imputed"]], **style)
     axes[0][0].axhline(0.2, ls="--", color="0.4", lw=1)
-    axes[0][0].set(title="largest class error of the labels (dashed: 0.2)", xlabel="round", ylabel="α")
-    axes[0][1].set(title="error against f* (dotted: bound, cut at 1)", xlabel="round (0: backbone)", ylabel="Err")
-    axes[0][2].set(title="objective a row, after imputing", xlabel="round (0: backbone)", ylabel="nats")
+    axes[0][0].set(title="largest class error\nof the labels (dashed: 0.2)", xlabel="round", ylabel="α")
+    axes[0][1].set(title="error against f*\n(dotted: bound, cut at 1)", xlabel="round (0: backbone)", ylabel="Err")
+    axes[0][2].set(title="objective a row,\nafter imputing", xlabel="round (0: backbone)", ylabel="nats")
     for axis in axes[0]:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
@@ -132,7 +133,7 @@ def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
 def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
     """NLL over the effective sample size, a panel a backbone; dashed the constant, dotted the floor."""
     backbones = list(dict.fromkeys(overlap["backbone"]))
-    figure, axes = subplots(1, len(backbones), 4.2, 3.8)
+    figure, axes = subplots(1, len(backbones), 3.0, 3.0)
     for axis, backbone in zip(axes[0], backbones, strict=True):
         mine = overlap[overlap["backbone"] == backbone].sort_values("effective_sample_size")
         mine = mine[~mine["dataset"].str.contains("unlogged")]  # of actions without support it says nothing
@@ -178,13 +179,12 @@ def plot_losses(entries: Mapping[str, Sequence[Entry]], path: Path) -> None:
 
 def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
     """Reliability curves, a panel a data set: the share that came true where so much was predicted."""
-    shown = calibration[calibration["backbone"] == calibration["backbone"].iloc[0]]
-    groups = list(shown.groupby("dataset", sort=False))
+    groups = list(calibration.groupby("dataset", sort=False))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         axis.plot([0, 1], [0, 1], color="0.6", lw=1)
         for method, points in of_dataset.groupby("method", sort=False):
-            style = _line(shown["method"], method)
+            style = _line(calibration["method"], method)
             label = method_title(str(method)) + _mark(points)
             axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
@@ -193,9 +193,8 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
 
 
 def plot_curves(curves: pd.DataFrame, path: Path) -> None:
-    """Training loss and the NLL of held-out rows over the epochs of the first backbone, a panel a data set."""
-    first = curves["backbone"] == curves["backbone"].iloc[0]
-    shown = curves[first & curves["stage"].isin(["backbone", "round 1"])]
+    """Training loss and the NLL of held-out rows over the epochs, a panel a data set."""
+    shown = curves[curves["stage"].isin(["backbone", "round 1"])]
     groups = list(shown.groupby("dataset", sort=False))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
@@ -255,7 +254,7 @@ def plot_costs(costs: pd.DataFrame, path: Path) -> None:
 def panels(n: int) -> tuple[Figure, list[Any]]:
     """``n`` panels in rows of four."""
     n_columns = min(n, 4)
-    figure, axes = subplots(-(-n // n_columns), n_columns, 3.2, 3.0)
+    figure, axes = subplots(-(-n // n_columns), n_columns, 2.4, 2.4)
     for axis in axes.flat[n:]:
         axis.set_visible(False)
     return figure, list(axes.flat[:n])
@@ -269,6 +268,7 @@ def legend_below(figure: Figure, axes: Iterable[Any]) -> None:
             handles.setdefault(label, handle)
     marked = any(ORACLE in label for label in handles)
     entry = _HANDLE_INCHES + _LETTER_INCHES * max(map(len, handles))
+    figure.set_figwidth(max(figure.get_figwidth(), entry + 0.3))
     n_columns = min(len(handles), max(1, int(figure.get_figwidth() / entry)))
     # its room is its own, and not the panels'
     figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(handles) // n_columns) + marked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from cst_lightning.catalogue import method_order, method_title
 from cst_lightning.errors import InputError
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
+_MOST_DRAWN = 3  # backbones with figures of their own
 
 Found = list[tuple[Place, Record | None]]
 Entries = dict[str, list[Entry]]  # by metric
@@ -364,22 +366,23 @@ def _details(records: Sequence[Record], entries: Entries, folder: Path) -> list[
     if any(entry.ours is not None for entry in entries["nll"]):
         figures.plot_losses(entries, drawn / "losses.svg")
         sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
-    for name, about, frame, plot in (
-        (
-            "calibration",
-            "Reliability of {}; seeds pooled.",
-            analysis.calibration,
-            figures.plot_calibration,
-        ),
-        ("curves", "Of {}, mean ± standard error over the seeds still training.", analysis.curves, figures.plot_curves),
-        ("weights", "Test NLL of every CVAT weight tried.", analysis.weights, figures.plot_weights),
-        ("costs", "CPU time of each data set and backbone, all methods together.", analysis.costs, figures.plot_costs),
+    for name, frame, plot in (
+        ("calibration", analysis.calibration(records), figures.plot_calibration),
+        ("curves", analysis.curves(records), figures.plot_curves),
     ):
-        values = frame(records)
-        if len(values):
-            plot(values, drawn / f"{name}.svg")
-            first = backbone_title(str(values["backbone"].iloc[0]))
-            sections.append(Section(_DETAILS[name], 2, [about.format(first)], f"{name}.svg"))
+        shown = list(frame.groupby("backbone", sort=False))[:_MOST_DRAWN] if len(frame) else []
+        sections += [Section(_DETAILS[name], texts=[_ABOUT[name]])] if shown else []
+        for backbone, values in shown:
+            file = f"{name}_{re.sub('[^A-Za-z0-9]+', '-', str(backbone))}.svg"
+            plot(values, drawn / file)
+            sections.append(Section(f"{_DETAILS[name]} of {backbone_title(str(backbone))}", 3, figure=file))
+    for name, frame, draw in (
+        ("weights", analysis.weights(records), figures.plot_weights),
+        ("costs", analysis.costs(records), figures.plot_costs),
+    ):
+        if len(frame):
+            draw(frame, drawn / f"{name}.svg")
+            sections.append(Section(_DETAILS[name], texts=[_ABOUT[name]], figure=f"{name}.svg"))
     return sections
 
 
@@ -388,6 +391,12 @@ _DETAILS = {
     "curves": "Learning curves",
     "weights": "Effect of the CVAT weight",
     "costs": "Time and cost",
+}
+_ABOUT = {
+    "calibration": f"Reliability, seeds pooled; the first {_MOST_DRAWN} backbones.",
+    "curves": f"Mean ± standard error over the seeds still training; the first {_MOST_DRAWN} backbones with epochs.",
+    "weights": "Test NLL of every CVAT weight tried.",
+    "costs": "CPU time of each data set and backbone, all methods together.",
 }
 
 

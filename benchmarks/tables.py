@@ -327,7 +327,17 @@ def to_csv(entries: Sequence[Entry]) -> str:
 
 
 def to_latex(entries: Sequence[Entry]) -> str:
-    """The Markdown table for a paper; it needs booktabs, and graphicx to fit the width of the text."""
+    """The Markdown table for a paper, variants of data sets in a table of their own.
+
+    It needs booktabs, and graphicx to fit the width of the text.
+    """
+    main = main_datasets(entry.place.dataset for entry in entries)
+    parts = [[entry for entry in entries if (entry.place.dataset in main) == inside] for inside in (True, False)]
+    comment = "".join(f"% {text}\n" for text in notes(entries))
+    return f"% {title(entries[0].metric)}\n{comment}" + "\n\\medskip\n".join(_tabular(part) for part in parts if part)
+
+
+def _tabular(entries: Sequence[Entry]) -> str:
     header, lines = _lines(entries)
     n_names = len(lines[0].names)
     out = [r"\noindent\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
@@ -348,8 +358,7 @@ def to_latex(entries: Sequence[Entry]) -> str:
         ]
         out.append(" & ".join([*map(_tex, names), *texts]) + r" \\")
     out += [r"\bottomrule", r"\end{tabular}}"]
-    comment = "".join(f"% {text}\n" for text in notes(entries))
-    return f"% {title(entries[0].metric)}\n{comment}" + "\n".join(out) + "\n"
+    return "\n".join(out) + "\n"
 
 
 _TEX = {

@@ -82,6 +82,40 @@ def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):
     assert troubles == []
 
 
+def test_every_table_can_be_sorted(runs, browser):
+    page, troubles = open_page(browser, runs / "one" / "report.html")
+    section = page.locator("section", has=page.get_by_role("heading", name="Differences in NLL"))
+
+    def column(number):
+        return [row.locator("td").nth(number).inner_text() for row in section.locator("tbody tr").all()]
+
+    before = column(0)
+    section.get_by_role("button", name="D1").click()  # numbers with a sign and what follows them
+    numbers = [float(text.split(" ±")[0]) for text in column(2)]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 1
+    section.get_by_role("button", name="pair").click()
+    assert column(0) == sorted(before, key=str.lower)
+    section.get_by_role("button", name="pair").click()
+    assert column(0) == sorted(before, key=str.lower, reverse=True)
+    assert section.locator("th[aria-sort]").count() == 1
+    provenance = page.get_by_role("region", name="Provenance").locator("th button")
+    assert provenance.count() == 7
+    assert troubles == []
+
+
+def test_a_number_is_a_card_on_a_phone(runs, browser):
+    page, _ = open_page(browser, runs / "one" / "report.html", 360)
+    card = page.locator("#table tbody tr:not([hidden])").first
+    box = card.bounding_box()
+    assert box["width"] <= 360
+    assert box["x"] >= 0
+    label = "e => getComputedStyle(e, '::before').content"
+    assert "mean ± standard error" in card.locator("td.mean").evaluate(label)
+    wide, _ = open_page(browser, runs / "one" / "report.html", 1440)
+    assert "standard error" not in wide.locator("#table tbody tr td.mean").first.evaluate(label)
+
+
 def test_two_runs_are_compared(runs, browser):
     page, _ = open_page(browser, runs / "both.html")
     section = page.locator("section", has=page.get_by_role("heading", name="two against one"))

@@ -202,7 +202,7 @@ def test_a_cell_that_lost_a_seed_has_no_rank():
 
 def test_what_an_oracle_chose_is_marked_in_every_legend(run):
     write_report(Store(run))
-    for name in ("rounds", "overlap", "calibration", "curves"):
+    for name in ("rounds", "overlap", "calibration_dm", "curves_dm"):
         text = (run / "figures" / f"{name}.svg").read_text(encoding="utf-8")
         assert "†" in text, name
         assert "an oracle chose its weight" in text, name

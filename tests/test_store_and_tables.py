@@ -161,6 +161,16 @@ def test_tables_show_best_paper_floor_oracle_failed_and_missing():
     )
 
 
+def test_latex_has_variants_of_a_data_set_in_a_table_of_their_own():
+    one = cell()
+    places = [replace(Place.of_cell(one), dataset=name) for name in ("D1", "D1@o=2", "D2")]
+    latex = to_latex(make_entries([(place, record(one, [0.5, 0.6, 0.7])) for place in places], "nll"))
+    first, second = latex.split(r"\begin{tabular}")[1:]
+    assert [name in first for name in ("D1 &", "D2 &", "o=2")] == [True, True, False]
+    assert [name in second for name in ("D1 &", "D2 &", "o=2")] == [False, False, True]
+    assert latex.count("% NLL (nats)") == 1
+
+
 def test_a_method_does_not_win_by_losing_its_bad_seed():
     cells = [cell("backbone"), cell("pl")]
     found = [record(cells[0], [0.5, 0.5, 0.8]), record(cells[1], [0.55, 0.55, None])]
