@@ -32,11 +32,13 @@ class Display:
 
     Args:
         jobs: the jobs to run. weights: about how long each takes, in any unit.
-        folder: where ``progress.json`` is kept, which ``show_status`` reads.
+        folder: where ``progress.json`` is kept, which ``show_status`` reads. device: that jobs train on.
     """
 
-    def __init__(self, jobs: Sequence[Job], weights: Sequence[float], console: Console, folder: Path) -> None:
-        self._path, self._told = folder / "progress.json", 0.0
+    def __init__(
+        self, jobs: Sequence[Job], weights: Sequence[float], console: Console, folder: Path, device: str
+    ) -> None:
+        self._path, self._told, self._device = folder / "progress.json", 0.0, device
         self._running: dict[int, dict[str, Any]] = {}
         self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
@@ -109,6 +111,7 @@ class Display:
         state = {
             "pid": os.getpid(),
             "host": platform.node(),
+            "device": self._device,
             "updated": time.time(),
             "ended": ended,
             "stopped": self.stopped,
@@ -162,7 +165,8 @@ def _status_said(state: dict[str, Any]) -> str:
     elif state["host"] == platform.node() and not is_alive(state["pid"]):
         lines = [f"killed (process {state['pid']} on {state['host']})"]
     else:
-        lines = [f"running on {state['host']} (process {state['pid']}), {state['left'] or 'just begun'}"]
+        where = f"running on {state['host']} ({state['device']}, process {state['pid']})"
+        lines = [f"{where}, {state['left'] or 'just begun'}"]
     counts = f"{state['finished']} of {counted(state['jobs'], 'job')} finished, {state['failed']} failed"
     lines[0] += f"; {counts}, {100 * state['share']:.0f} % done"
     for job in () if state["ended"] else state["running"]:

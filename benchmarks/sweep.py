@@ -174,8 +174,10 @@ def _train(
         parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)
     jobs, records = (todo, store) if parts is None else (parts.todo, parts.store)
     weights = [estimate_seconds(job) for job in jobs]
+    on_ray = "cuda" if options.gpus_per_job else "cpu"
+    device = on_ray if options.executor == "ray" else resolve_device(options.device)
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
-    with Display(jobs, weights, console, store.folder) as display:
+    with Display(jobs, weights, console, store.folder, device) as display:
 
         def track(events: Sequence[Event]) -> None:
             for event in events:

@@ -36,7 +36,7 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
     end = max(free)
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    display = Display(jobs, [estimate_seconds(job) for job in jobs], Console(file=io.StringIO()), tmp_path)
+    display = Display(jobs, [estimate_seconds(job) for job in jobs], Console(file=io.StringIO()), tmp_path, "cpu")
     told = []
     for percent in range(1, 100):
         before, now = now, end * percent / 100

@@ -54,6 +54,7 @@ def test_status_tells_how_a_sweep_stands(tmp_path, capsys, monkeypatch):
         assert time.monotonic() < deadline, said
         time.sleep(0.2)
     assert "running on" in said
+    assert "(cpu, process" in said
     assert "moons/tests.parts.Slow" in said
     process.kill()
     process.communicate()
