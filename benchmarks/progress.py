@@ -165,7 +165,8 @@ def _status_said(state: dict[str, Any]) -> str:
     elif state["host"] == platform.node() and not is_alive(state["pid"]):
         lines = [f"killed (process {state['pid']} on {state['host']})"]
     else:
-        where = f"running on {state['host']} ({state['device']}, process {state['pid']})"
+        device = f"{state['device']}, " if "device" in state else ""  # of an older version it is not
+        where = f"running on {state['host']} ({device}process {state['pid']})"
         lines = [f"{where}, {state['left'] or 'just begun'}"]
     counts = f"{state['finished']} of {counted(state['jobs'], 'job')} finished, {state['failed']} failed"
     lines[0] += f"; {counts}, {100 * state['share']:.0f} % done"
