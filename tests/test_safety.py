@@ -214,8 +214,9 @@ def test_a_message_of_unknown_origin_steers_no_terminal(tmp_path, capsys):
     assert main(["--config", str(config), "--plan"]) == 2
     (tmp_path / "progress.json").write_text(
         json.dumps({
-            "ended": False, "updated": 2**40, "host": "h\x1b[2J", "device": "\x1b[2J", "pid": 1, "left": "\x1b[2J", "finished": 0,
-            "jobs": 1, "failed": 0, "share": 0, "running": [{"job": "\x1b[2J", "share": 0, "doing": "\n\x07", "mib": 0}],
+            "ended": False, "updated": 2**40, "host": "h\x1b[2J", "device": "\x1b[2J", "pid": 1, "left": "\x1b[2J",
+            "jobs": 1, "finished": 0, "failed": 0, "share": 0,
+            "running": [{"job": "\x1b[2J", "share": 0, "doing": "\n\x07", "mib": 0}],
         })
     )  # fmt: skip
     assert main(["status", str(tmp_path)]) == 0
