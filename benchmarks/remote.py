@@ -1,27 +1,29 @@
-"""An output folder at an address that fsspec knows (``--out s3://bucket/run``): a folder here, and its copy there.
+"""Records at an address that fsspec knows (``--out s3://bucket/run``): a folder here, and its copy there.
 
-The sweep writes the folder here, as it always does; what the address holds comes before, so that a sweep goes on from
-any machine, and each record goes as it is written. Object stores put a file whole or not at all; one that is torn all
-the same is found by its checksum, like any other (see ``store``).
+The sweep writes the folder here, as it always does. What the address holds comes first, so that a sweep goes on from
+any machine, and each record goes as it is written. Of two records of a cell the later one stands, a file that is no
+record neither comes nor goes, and nothing there is ever deleted but a failure whose cell has finished since.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
-from threading import Thread
-from urllib.parse import urlsplit
+from threading import Lock, Thread
+from typing import Any
 
 from fsspec.core import url_to_fs
 
-from benchmarks.store import replace_file
+from benchmarks.store import FAILED, Record, Store, examine, write_text
 from benchmarks.texts import last_line, redact
 from cst_lightning.errors import InputError
 
-_STAYS = ("wandb", "progress.json")  # of this machine and moment
+_TABLES = ("records.parquet", "tables.md", "tables.csv", "tables.tex")
+_PATIENCE_S = 300.0  # for what the address is asked at the end
 _Stamp = tuple[int, int]  # bytes, and the time of the last change in ns
 
 
@@ -30,113 +32,192 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def here(text: str) -> Path:
-    """The folder ``text``, or that of the address ``text`` with what it holds fetched.
-
-    Raises:
-        InputError: the address cannot be used or read.
-    """
-    if not is_address(text):
-        return Path(text)
-    remote = Remote(text)
-    remote.pull()
-    return remote.folder
-
-
 class Remote:
     """The copy of ``folder`` at ``address``.
 
     Attributes:
         folder: in ``results/runs``, a name of its own for each address.
         trouble: why the copy lacks something, "" where it lacks nothing.
+        faults: files there that are no records, and what is wrong with each.
 
     Raises:
-        InputError: no such kind of address, its package is not installed, or it holds a password.
+        InputError: no such kind of address, its package is not installed, or it holds a secret.
     """
 
     def __init__(self, address: str, parent: Path = Path("results", "runs")) -> None:
-        if urlsplit(address).password is not None:
-            raise InputError("out: an address holds no password; give it by the environment or fsspec's configuration")
+        if re.search("[?#]|::|//.*:.*@", address):
+            raise InputError(
+                "out: an address is such as s3://bucket/run, without a password, a query or a chain; credentials come "
+                "from the environment or fsspec's configuration"
+            )
         try:
-            self._fs, self._root = url_to_fs(address, use_listings_cache=False)
+            self._fs, self._root = url_to_fs(address)
         except Exception as error:  # of whatever package has this kind of address
             raise InputError(f"out={address}: {_said(error)}") from None
         name = re.sub("[^A-Za-z0-9.]+", "-", address)[-80:].strip("-.")
-        self.address, self.trouble = address, ""
+        self.address, self.trouble, self.faults = address, "", list[tuple[str, str]]()
         self.folder = parent / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
-        self._there: dict[str, _Stamp] = {}
-        self._sending: Thread | None = None
+        self._there: dict[str, _Stamp | None] = {}  # what is known to be there, and whether it is what is here
+        self._lock, self._asked, self._sending = Lock(), False, False
 
     def pull(self) -> None:
-        """Fetch what is there and not here.
+        """Fetch the records that are there, where they are later than those here.
 
         Raises:
             InputError: the address cannot be read.
         """
-        bucket = self._root.partition("/")[0]  # "" where there are none, as in a file system
         try:
-            if bucket and not self._fs.exists(bucket):  # else the first file would make it, a slip of the pen too
-                raise FileNotFoundError(f"there is no {bucket}")
-            found = self._fs.find(self._root, detail=True) if self._fs.exists(self._root) else {}
-            for path, about in found.items():
-                name = str(PurePosixPath(path).relative_to(self._root))
-                here = self.folder / name
-                if not _is_copied(name) or not here.resolve().is_relative_to(self.folder.resolve()):
-                    continue
-                if not here.exists():
-                    replace_file(here, partial(self._fs.get_file, path))
-                if here.stat().st_size == about["size"]:
-                    self._there[name] = _stamp(here)
+            self._fs.invalidate_cache()
+            cells, sweeps = self._list("cells"), self._list("sweeps")
+            bucket = self._root.partition("/")[0]  # "" in what has none, as a file system
+            if bucket and not cells and not sweeps:
+                self._fs.ls(bucket)  # else the first file would make it, a slip of the pen too
+            found = self._read("cells", cells), self._read("sweeps", sweeps)
         except Exception as error:
             raise InputError(f"out={self.address} cannot be read: {_said(error)}") from None
+        self._take_records(found[0])
+        for name, content in found[1].items():
+            if not (self.folder / "sweeps" / name).exists():
+                write_text(self.folder / "sweeps" / name, content.decode(errors="replace"))
+            self._note("sweeps", name, content)
 
     def begin(self) -> None:
-        """The first ``push``, before any work.
+        """The first push, before any work.
 
         Raises:
             InputError: the address cannot be written.
         """
-        self._push()
+        try:
+            for name in ("cells", "sweeps"):
+                self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
+        except Exception as error:
+            self.trouble = _said(error)
+        else:
+            self._push()
         if self.trouble:
             raise InputError(f"out={self.address} cannot be written: {self.trouble}")
 
     def push_beside(self) -> None:
-        """Push while the sweep goes on, unless that is being done: an address that hangs holds nothing up."""
-        if self._sending is None or not self._sending.is_alive():
-            self._sending = Thread(target=self._push, daemon=True)
-            self._sending.start()
+        """Send what is new while the sweep goes on: an address that is away or hangs holds nothing up."""
+        with self._lock:
+            self._asked = True
+            if self._sending:
+                return
+            self._sending = True
+        Thread(target=self._push_all, daemon=True).start()
 
-    def push(self) -> None:
-        """Push all that is not there yet."""
-        if self._sending is not None:
-            self._sending.join()
-        self._push()
+    def refresh(self) -> None:
+        """``pull`` at the end, for what other machines recorded meanwhile; a fault is kept in ``trouble``."""
+        self._bounded(self.pull)
+
+    def finish(self) -> None:
+        """Send all that is not there yet; a fault is kept in ``trouble``."""
+        self._bounded(self._push)
+
+    def _bounded(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.trouble = _said(error)
+
+        thread = Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            thread.join(_PATIENCE_S)
+            if thread.is_alive():
+                self.trouble = f"no answer in {_PATIENCE_S:.0f} s"
+        except KeyboardInterrupt:
+            self.trouble = "stopped by Ctrl-C"
+
+    def _push_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._asked:
+                    self._sending = False
+                    return
+                self._asked = False
+            self._push()
 
     def _push(self) -> None:
-        """Send what is new or changed here, and remove there what was removed here. A fault is kept in ``trouble``."""
+        """Send what is new or changed here; a fault is kept in ``trouble``."""
         try:
-            here = {
-                str(path.relative_to(self.folder).as_posix()): _stamp(path)
-                for path in self.folder.rglob("*")
-                if path.is_file() and _is_copied(path.relative_to(self.folder).as_posix())
-            }
-            for name in sorted(name for name, stamp in here.items() if self._there.get(name) != stamp):
-                path = f"{self._root}/{name}"
-                self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self._fs.put_file(str(self.folder / name), path)
-                self._there[name] = here[name]
-            for name in sorted(self._there.keys() - here.keys()):
-                with suppress(FileNotFoundError):  # a sweep elsewhere was faster
-                    self._fs.rm_file(f"{self._root}/{name}")
-                del self._there[name]
+            for path in [*self.folder.glob("cells/*.json"), *self.folder.glob("sweeps/*.json"), *self._tables()]:
+                name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
+                is_cell = name.startswith("cells/")
+                if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):
+                    self._fs.put_file(str(path), f"{self._root}/{name}")
+                    self._there[name] = stamp
+                failure = name.removesuffix(".json") + FAILED
+                if is_cell and not name.endswith(FAILED) and failure in self._there:
+                    with suppress(FileNotFoundError):
+                        self._fs.rm_file(f"{self._root}/{failure}")
+                    del self._there[failure]
             self.trouble = ""
         except Exception as error:
             self.trouble = _said(error)
 
+    def _tables(self) -> list[Path]:
+        return [self.folder / name for name in _TABLES if (self.folder / name).exists()]
 
-def _is_copied(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return bool(parts) and parts[0] not in _STAYS and not any(part.startswith(".") for part in parts)
+    def _list(self, folder: str) -> list[str]:
+        try:
+            paths = self._fs.ls(f"{self._root}/{folder}", detail=False)
+        except FileNotFoundError:
+            return []
+        return [path for path in paths if re.fullmatch(r"[^.][^/\\]*\.json", PurePosixPath(path).name)]
+
+    def _read(self, folder: str, paths: list[str]) -> dict[str, bytes]:
+        """By name; what was deleted since it was listed is left out."""
+        contents = self._fs.cat(paths, on_error="return") if paths else {}
+        for content in contents.values():
+            if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
+                raise content
+        return {PurePosixPath(path).name: text for path, text in contents.items() if isinstance(text, bytes)}
+
+    def _take_records(self, contents: dict[str, bytes]) -> None:
+        self.faults = []
+        with tempfile.TemporaryDirectory() as temporary:
+            for name, content in contents.items():
+                fetched, here = Path(temporary, name), self.folder / "cells" / name
+                fetched.write_bytes(content)
+                theirs, fault = examine(fetched)
+                mine = examine(here)[0]
+                if theirs is None:
+                    self.faults.append((f"{self.address}/cells/{name}", fault))
+                elif theirs["status"] == "failed" and examine(_of_success(here))[0] is not None:
+                    self._there[f"cells/{name}"] = None  # superseded: the next push deletes it
+                elif mine is None or _finished(theirs) > _finished(mine):
+                    Store(self.folder).adopt(fetched)
+                self._note("cells", name, content)
+
+    def _note(self, folder: str, name: str, content: bytes) -> None:
+        """Remember that a file is there, and whether it is the one here."""
+        here = self.folder / folder / name
+        same = here.exists() and here.read_bytes() == content
+        self._there[f"{folder}/{name}"] = _stamp(here) if same else None
+
+
+def here(address: str) -> tuple[Path, list[tuple[str, str]]]:
+    """The folder ``address`` if it is one, else that of the address with its records; and the faults found there.
+
+    Raises:
+        InputError: the address cannot be used or read.
+    """
+    if not is_address(address):
+        return Path(address), []
+    remote = Remote(address)
+    remote.pull()
+    return remote.folder, remote.faults
+
+
+def _of_success(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(FAILED) + ".json") if path.name.endswith(FAILED) else path
+
+
+def _finished(record: Record) -> str:
+    made: Any = record["provenance"].get("finished", "")
+    return str(made)
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -54,15 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", type=str, nargs="+", default=[], help="packages that the runs may have imported")
     try:
         options = parser.parse_args(arguments)
-        folders = [here(run).resolve() for run in options.runs]
+        found = [here(run) for run in options.runs]
+        folders = [folder.resolve() for folder, _ in found]
         for folder in folders:
             if not Store(folder).read_all():
                 raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
         with figures.also_as(*(["pdf"] if options.pdf else [])):
             runs = [write_report(Store(folder), options.trust) for folder in folders]
-        for folder in folders:
+        for folder, (_, away) in zip(folders, found, strict=True):
             print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
-            for path, fault in Store(folder).faults():
+            for path, fault in Store(folder).faults() + away:
                 print(f"left out, since it is no record: {printable(str(path))} ({fault})")
         if options.out or len(runs) > 1:
             out = options.out or "report.html"

@@ -29,7 +29,7 @@ from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
 ASIDE = "set-aside"
-_FAILED = ".failed.json"
+FAILED = ".failed.json"
 _LONGEST_NAME = 150  # of a record's file, without its key
 #: what everything that reads a record counts on, by its status; records of older versions have it too
 _SHAPE: dict[str, dict[str, type]] = {
@@ -74,7 +74,7 @@ class Store:
 
     def path(self, cell: Cell, *, failed: bool = False) -> Path:
         """Where the record of ``cell`` stands, or that of its failure."""
-        return self.folder / "cells" / (_name(cell.identity) + (_FAILED if failed else ".json"))
+        return self.folder / "cells" / (_name(cell.identity) + (FAILED if failed else ".json"))
 
     def read(self, cell: Cell) -> Record | None:
         """The record of ``cell``; None where there is none, or what stands there is no record of it."""
@@ -121,8 +121,8 @@ class Store:
         target = self.folder / "cells" / path.name
         if path.resolve() != target.resolve():
             replace_file(target, lambda temporary: shutil.copyfile(path, temporary))
-        if not path.name.endswith(_FAILED):
-            target.with_suffix(_FAILED).unlink(missing_ok=True)
+        if not path.name.endswith(FAILED):
+            target.with_suffix(FAILED).unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
         """All in ``cells`` but hidden files, which are being written or the system's."""
@@ -163,7 +163,7 @@ def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
     if fault:
         return None, fault
     name, own = name or path.name, _name(record["identity"])
-    allowed = {f"{own}.json"} | ({own + _FAILED} if record["status"] == "failed" else set())
+    allowed = {f"{own}.json"} | ({own + FAILED} if record["status"] == "failed" else set())
     if name in allowed:
         return record, ""
     beside = (path.parent / f"{own}.json").exists()

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(show_status(_folder(arguments)))
             return 0
         if arguments[:1] == ["verify"]:
-            return verify(_folder(arguments))
+            return verify(*here(_argument(arguments)))
         if arguments[:1] == ["merge"]:
             return merge(arguments[1:])
         options = make_parser().parse_args(arguments)
@@ -76,10 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _folder(arguments: Sequence[str]) -> Path:
+def _argument(arguments: Sequence[str]) -> str:
     if len(arguments) != 2:
         raise InputError(f"{arguments[0]} wants one folder that a sweep wrote: {arguments[0]} DIR")
-    return here(arguments[1])
+    return arguments[1]
+
+
+def _folder(arguments: Sequence[str]) -> Path:
+    text = _argument(arguments)
+    if is_address(text):
+        raise InputError(f"{arguments[0]} is of a sweep on this machine: name {Remote(text).folder}, where it works")
+    return Path(text)
 
 
 def run(options: Namespace, console: Console) -> int:
@@ -137,6 +144,8 @@ def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | No
         return Store(Path(options.out or f"results/runs/{options.preset}-{jobs[0].protocol.name}")), None
     remote = Remote(options.out)
     remote.pull()
+    for path, fault in remote.faults:
+        print(f"left out, since it is no record: {printable(path)} ({fault})", file=sys.stderr)
     return Store(remote.folder), remote
 
 
@@ -208,6 +217,8 @@ def _tracker(jobs: Sequence[Job], any_left: bool, store: Store, options: Namespa
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, remote: Remote | None) -> int:
+    if remote is not None:
+        remote.refresh()
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
     write_tables(store)
@@ -239,7 +250,7 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
 
 def _copy(remote: Remote, console: Console) -> bool:
     """Send the tables, and records that did not get there before; whether all is there."""
-    remote.push()
+    remote.finish()
     if remote.trouble:
         console.print(
             f"{remote.address} lacks a part ({remote.trouble}); all of it is in {remote.folder}. "

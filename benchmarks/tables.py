@@ -180,8 +180,8 @@ class _Line:
     bold: list[bool] = field(default_factory=list)
 
 
-def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
-    """Header (names, then data sets, then the share) and lines."""
+def _lines(entries: Sequence[Entry], shared: Sequence[str]) -> tuple[list[str], list[_Line]]:
+    """Header (names, then data sets, then the share over ``shared`` if there are any) and lines."""
     datasets = list(dict.fromkeys(entry.place.dataset for entry in entries))
     rows = list(dict.fromkeys((e.place.settings, e.place.backbone, e.place.method) for e in entries))
     order = list(dict.fromkeys(row[:2] for row in rows))
@@ -189,7 +189,6 @@ def _lines(entries: Sequence[Entry]) -> tuple[list[str], list[_Line]]:
     at = {(e.place.settings, e.place.backbone, e.place.method, e.place.dataset): e for e in entries}
     several = len({settings for settings, _, _ in rows}) > 1
     n_names = 3 + several
-    shared = _shared(entries)
     lines = []
     for row in rows:
         found = [at.get((*row, dataset)) for dataset in datasets]
@@ -290,7 +289,7 @@ def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
 
 def to_markdown(entries: Sequence[Entry]) -> str:
     """One table for one metric, the paper's value under ours."""
-    header, lines = _lines(entries)
+    header, lines = _lines(entries, _shared(entries))
     header = list(map(markdown_text, header))
     out = [f"### {title(entries[0].metric)}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for line in lines:
@@ -332,13 +331,15 @@ def to_latex(entries: Sequence[Entry]) -> str:
     It needs booktabs, and graphicx to fit the width of the text.
     """
     main = main_datasets(entry.place.dataset for entry in entries)
-    parts = [[entry for entry in entries if (entry.place.dataset in main) == inside] for inside in (True, False)]
+    variants = [entry for entry in entries if entry.place.dataset not in main]
+    tables = [_tabular([entry for entry in entries if entry.place.dataset in main], _shared(entries))]
+    tables += [_tabular(variants, ())] if variants else []
     comment = "".join(f"% {text}\n" for text in notes(entries))
-    return f"% {title(entries[0].metric)}\n{comment}" + "\n\\medskip\n".join(_tabular(part) for part in parts if part)
+    return f"% {title(entries[0].metric)}\n{comment}" + "\n\\medskip\n".join(tables)
 
 
-def _tabular(entries: Sequence[Entry]) -> str:
-    header, lines = _lines(entries)
+def _tabular(entries: Sequence[Entry], shared: Sequence[str]) -> str:
+    header, lines = _lines(entries, shared)
     n_names = len(lines[0].names)
     out = [r"\noindent\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
     out += [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
@@ -374,7 +375,7 @@ def _tex(text: str) -> str:
 
 def to_terminal(entries: Sequence[Entry]) -> Table:
     """The Markdown table for a terminal."""
-    header, lines = _lines(entries)
+    header, lines = _lines(entries, _shared(entries))
     n_names = len(lines[0].names)
     table = Table(title=title(entries[0].metric), title_justify="left")
     for number, column in enumerate(header):

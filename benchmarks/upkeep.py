@@ -20,14 +20,19 @@ from cst_lightning.errors import InputError
 _MOST_NAMED = 10  # contradictions; one is enough to look into
 
 
-def verify(folder: Path) -> int:
-    """Say of every file among the records whether it is one; the exit status is 1 if a file is not."""
+def verify(folder: Path, elsewhere: Sequence[tuple[str, str]] = ()) -> int:
+    """Say of every file among the records whether it is one; the exit status is 1 if a file is not.
+
+    Args:
+        elsewhere: files at the address that ``folder`` is a copy of which are none, and what is wrong with each.
+    """
     if not (folder / "cells").is_dir() and not (folder / PARTS / "cells").is_dir():
         raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
     store, parts = Store(folder), Store(folder / PARTS)
-    records, faults = store.read_all(), store.faults() + parts.faults()
+    faults = [*((str(path), fault) for path, fault in store.faults() + parts.faults()), *elsewhere]
+    records = store.read_all()
     for path, fault in faults:
-        print(f"{printable(str(path))}: {fault}")
+        print(f"{printable(path)}: {fault}")
     failed = sum(record["status"] == "failed" for record in records)
     older = sum("checksum" not in record for record in records)
     waiting = len(parts.read_all())
@@ -70,7 +75,10 @@ def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     parser.add_argument("folders", type=str, nargs="+", help="folders or addresses that sweeps wrote")
     parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
     options = parser.parse_args(list(arguments))
-    sources, out = [here(folder) for folder in options.folders], Path(options.out)
+    found = [here(folder) for folder in options.folders]
+    sources, out = [folder for folder, _ in found], Path(options.out)
+    for path, fault in (fault for _, faults in found for fault in faults):
+        print(f"left out, since it is no record: {printable(path)} ({fault})")
     for source in sources:
         if not any(store.read_all() for store in _stores(source)):
             raise InputError(f"{source} holds no records (cells/*.json): name a folder that a sweep wrote")

@@ -1,6 +1,9 @@
 """An output folder at an address: what is there, whatever happens in between."""
 
+import json
 import shutil
+import time
+from threading import Event
 
 import fsspec
 import pytest
@@ -8,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.remote import Remote
 from benchmarks.report import main as report
+from benchmarks.store import Store, sealed
 from benchmarks.sweep import main
 from cst_lightning.errors import InputError
 from tests.sweeps import TINY, numbers
@@ -42,9 +46,13 @@ def there(fs, root="/bucket/run"):
 
 def copied(folder):
     """The content of what belongs at the address."""
-    stays = ("wandb", "progress.json")
-    files = [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).parts[0] not in stays]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    names = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: text for name, text in names.items() if name.startswith(("cells/", "sweeps/", "tables.", "records."))}
+
+
+def one_there(fs, method="pl_cvat"):
+    return next(path for path in fs.find("/bucket/run/cells") if method in path)
 
 
 def test_a_sweep_goes_on_from_what_the_address_holds(memory, here, tmp_path, capsys):
@@ -53,7 +61,7 @@ def test_a_sweep_goes_on_from_what_the_address_holds(memory, here, tmp_path, cap
     assert numbers(folder_of(tmp_path)) == numbers(here)
     assert (folder_of(tmp_path) / "progress.json").exists()
     shutil.rmtree(tmp_path / "results")  # another machine
-    memory.rm(next(path for path in memory.find("/bucket/run/cells") if "pl_cvat" in path))
+    memory.rm(one_there(memory))
     before = there(memory)
     assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
     assert "2 already recorded" in capsys.readouterr().err
@@ -99,61 +107,173 @@ def test_an_address_that_fails_in_the_middle_is_told_and_gets_the_rest_later(mem
             raise OSError("the store is away")
         return put(self, local, path, **options)
 
-    monkeypatch.setattr(MemoryFileSystem, "put_file", away)
-    assert main([*ARGUMENTS, "memory://bucket/run"]) == 1
+    with monkeypatch.context() as during:
+        during.setattr(MemoryFileSystem, "put_file", away)
+        assert main([*ARGUMENTS, "memory://bucket/run"]) == 1
     err = " ".join(capsys.readouterr().err.split())
     assert "3 finished" in err
     assert (
         "memory://bucket/run lacks a part (the store is away); all of it is in results/runs/memory-bucket-run-" in err
     )
-    assert not any(name.startswith("cells/") for name in there(memory))
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(MemoryFileSystem, "store", memory.store)
+    assert set(there(memory)) == {"sweeps/paper.json"}
     assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
     assert "3 already recorded" in capsys.readouterr().err
     assert there(memory) == copied(folder_of(tmp_path))
+    assert len(there(memory)) == 8
 
 
-def test_a_torn_file_at_the_address_is_set_aside_on_both_sides(memory, here, tmp_path, capsys):
+def test_a_torn_file_at_the_address_is_named_and_its_cell_alone_is_run_again(memory, here, tmp_path, capsys):
     assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    memory.pipe_file(one_there(memory), memory.cat_file(one_there(memory))[:1000])
+    assert main(["verify", "memory://bucket/run"]) == 1  # though the copy here is whole
+    assert "torn or damaged" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "results")
-    torn = next(path for path in memory.find("/bucket/run/cells") if "pl_cvat" in path)
-    memory.pipe_file(torn, memory.cat_file(torn)[:1000])
     assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
     err = capsys.readouterr().err
-    assert "set aside" in err
+    assert "left out, since it is no record: memory://bucket/run/cells/moons-dm-pl_cvat" in err
     assert "2 already recorded" in err
     assert numbers(folder_of(tmp_path)) == numbers(here)
     assert there(memory) == copied(folder_of(tmp_path))
-    assert sum(name.startswith("set-aside/") for name in there(memory)) == 1
 
 
-def test_what_was_removed_here_is_removed_there(memory, tmp_path):
-    remote = Remote("memory://bucket/run", tmp_path)
-    remote.folder.mkdir()
-    for name in ("a.failed.json", "a.json", ".hidden", "progress.json"):
-        (remote.folder / name).write_text("{}")
-    remote.push()
-    assert set(there(memory)) == {"a.failed.json", "a.json"}
-    (remote.folder / "a.failed.json").unlink()
-    memory.pipe_file("/bucket/run/of-another-machine.json", b"{}")
-    remote.push()
+def test_a_damaged_file_here_never_reaches_the_address(memory, here, tmp_path):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    before = there(memory)
+    torn = next((folder_of(tmp_path) / "cells").glob("*pl_cvat*"))
+    torn.write_bytes(b"x" * torn.stat().st_size)
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    assert numbers(folder_of(tmp_path)) == numbers(here)
+    cells = {name: text for name, text in before.items() if name.startswith("cells/")}
+    assert cells.items() <= there(memory).items()
+
+
+def test_a_folder_that_vanishes_deletes_nothing_there(memory, tmp_path):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    before = there(memory)
+    remote = Remote("memory://bucket/run")
+    remote.pull()
+    shutil.rmtree(remote.folder)
+    remote.finish()
+    assert there(memory) == before
+
+
+def rewritten(memory, when):
+    """One record at the address as another machine wrote it at ``when``."""
+    path = one_there(memory)
+    other = json.loads(memory.cat_file(path)) | {"note": when}
+    other["provenance"]["finished"] = when
+    memory.pipe_file(path, json.dumps(sealed(other), indent=1).encode())
+    return path
+
+
+@pytest.mark.parametrize(("when", "kept"), [("2999-01-01T00:00:00+00:00", True), ("2001-01-01T00:00:00+00:00", False)])
+def test_of_two_records_of_a_cell_the_later_one_stands_on_both_sides(when, kept, memory, tmp_path):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    path = rewritten(memory, when)
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    here = (folder_of(tmp_path) / "cells" / path.rpartition("/")[2]).read_bytes()
+    assert memory.cat_file(path) == here
+    assert ("note" in json.loads(here)) == kept
+
+
+def test_a_failure_whose_cell_has_finished_is_deleted_there_and_nothing_else(memory, tmp_path):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    before = there(memory)
+    path = one_there(memory)
+    failed = json.loads(memory.cat_file(path)) | {"status": "failed", "error": "x"}
+    memory.pipe_file(path.replace(".json", ".failed.json"), json.dumps(sealed(failed)).encode())
+    memory.pipe_file("/bucket/run/cells/notes.json", b"{}")
+    memory.pipe_file("/bucket/run/notes.txt", b"mine")
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    assert set(there(memory)) == {*before, "cells/notes.json", "notes.txt"}
+
+
+def test_a_record_that_is_written_during_a_push_is_sent_too(memory, tmp_path, monkeypatch):
+    assert main([*ARGUMENTS, str(tmp_path / "whole")]) == 0
+    remote = Remote("memory://bucket/run")
+    put, begun, go_on = MemoryFileSystem.put_file, Event(), Event()
+
+    def slow(self, *arguments, **options):
+        begun.set()
+        assert go_on.wait(60)
+        return put(self, *arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", slow)
+    first, *rest = sorted((tmp_path / "whole" / "cells").iterdir())
+    Store(remote.folder).adopt(first)
+    remote.push_beside()
+    assert begun.wait(60)
+    for path in rest:
+        Store(remote.folder).adopt(path)
+        remote.push_beside()
+    go_on.set()
+    deadline = time.monotonic() + 60
+    while len(there(memory)) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert remote.trouble == ""
-    assert set(there(memory)) == {"a.json", "of-another-machine.json"}
+
+
+def test_tables_have_what_another_machine_recorded_meanwhile(memory, tmp_path, monkeypatch, capsys):
+    other = [argument.replace("moons", "multilabel") for argument in ARGUMENTS]
+    assert main([*other, "memory://bucket/other"]) == 0
+    cells = {path.rpartition("/")[2]: memory.cat_file(path) for path in memory.find("/bucket/other/cells")}
+    begin = Remote.begin
+
+    def begin_and_another(self):
+        begin(self)
+        for name, content in cells.items():
+            memory.pipe_file(f"/bucket/run/cells/{name}", content)
+
+    monkeypatch.setattr(Remote, "begin", begin_and_another)
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    assert b"multilabel" in there(memory)["tables.csv"]
+    assert b"moons" in there(memory)["tables.csv"]
+
+
+def test_an_address_that_hangs_at_the_end_is_told(memory, capsys, monkeypatch):
+    monkeypatch.setattr("benchmarks.remote._PATIENCE_S", 0.2)
+    monkeypatch.setattr(Remote, "_push", lambda self: None)
+    release = Event()
+    finish = Remote.finish
+
+    def hang(self):
+        monkeypatch.setattr(Remote, "_push", lambda self: release.wait(60))
+        finish(self)
+
+    monkeypatch.setattr(Remote, "finish", hang)
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 1
+    release.set()
+    assert "lacks a part (no answer in 0 s)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_address_that_cannot_be_read_is_not_taken_for_an_empty_one(memory, capsys, monkeypatch):
+    def denied(self, path, **options):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", denied)
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 2
+    assert "out=memory://bucket/run cannot be read: Access Denied" in capsys.readouterr().err
 
 
 def test_nothing_is_fetched_to_outside_the_folder(memory, tmp_path, monkeypatch):
+    memory.pipe_file("/bucket/run/sweeps/paper.json", b"{}")
+    listed = MemoryFileSystem.ls
+    names = ["..", "../../escaped.json", ".hidden.json", "a/../../../x.json", "..json"]
+
+    def hostile(self, path, **options):
+        return [*listed(self, path, **options), *(f"{path}/{name}" for name in names)]
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", hostile)
     remote = Remote("memory://bucket/run", tmp_path / "results")
-    memory.pipe_file("/bucket/run/cells/a.json", b"{}")
-    found = {
-        "/bucket/run/../../escaped": {"size": 2},
-        "/bucket/run/.ssh/key": {"size": 2},
-        "/bucket/run/cells/a.json": {"size": 2},
-    }
-    monkeypatch.setattr(MemoryFileSystem, "find", lambda *arguments, **options: found)
     remote.pull()
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.json"]
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"paper.json", "escaped.json", "x.json"}
+    assert all(path.is_relative_to(remote.folder / "sweeps") for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_status_of_an_address_names_the_folder(memory, capsys):
+    assert main(["status", "memory://bucket/run"]) == 2
+    assert "name results/runs/memory-bucket-run-" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_file_system_works_too(tmp_path, monkeypatch, here):
@@ -167,7 +287,11 @@ def test_a_folder_of_another_file_system_works_too(tmp_path, monkeypatch, here):
     ("address", "message"),
     [
         ("nope://bucket/run", "out=nope://bucket/run: Protocol not known: nope"),
-        ("sftp://me:secret-of-mine@host/run", "holds no password"),
+        ("sftp://me:secret-of-mine@host/run", "without a password"),
+        ("sftp://me:secret-of/mine@host/run", "without a password"),
+        ("simplecache::sftp://me:secret-of-mine@host/run", "without a password"),
+        ("abfs://box/run?sig=secret-of-mine", "without a password"),
+        ("s3://[x/run", "out=s3://[x/run"),
         ("http://127.0.0.1:9/run", "out=http://127.0.0.1:9/run cannot be"),
     ],
 )
@@ -176,15 +300,14 @@ def test_an_address_that_cannot_be_used_is_an_error_before_any_work(address, mes
     assert main([*ARGUMENTS, address]) == 2
     err = capsys.readouterr().err
     assert message in err
-    assert "secret-of-mine" not in err
+    assert "secret-of" not in err
     assert len(err.splitlines()) == 1
     assert not list(tmp_path.rglob("cells/*"))
 
 
 def test_no_bucket_is_made(memory, tmp_path, monkeypatch):
-    monkeypatch.setattr(MemoryFileSystem, "root_marker", "")
     monkeypatch.setattr(MemoryFileSystem, "_strip_protocol", classmethod(lambda cls, path: path.split("://")[-1]))
-    with pytest.raises(InputError, match="out=memory://slip/run cannot be read: there is no slip"):
+    with pytest.raises(InputError, match="out=memory://slip/run cannot be read: slip"):
         Remote("memory://slip/run", tmp_path).pull()
 
 
@@ -197,9 +320,6 @@ def test_two_addresses_have_two_folders(tmp_path):
 def test_an_address_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     remote = Remote((tmp_path / "file").as_uri(), tmp_path / "runs")
-    remote.folder.mkdir(parents=True)
-    (remote.folder / "a.json").write_text("{}")
-    remote.pull()
-    with pytest.raises(InputError, match="cannot be written"):
-        remote.begin()
+    with pytest.raises(InputError, match="cannot be read"):
+        remote.pull()
     assert (tmp_path / "file").read_text() == ""
