@@ -254,7 +254,8 @@ def plot_costs(costs: pd.DataFrame, path: Path) -> None:
 def panels(n: int) -> tuple[Figure, list[Any]]:
     """``n`` panels in rows of four."""
     n_columns = min(n, 4)
-    figure, axes = subplots(-(-n // n_columns), n_columns, 2.4, 2.4)
+    width, height = (2.4, 2.4) if n > 2 else (4.2, 3.2)
+    figure, axes = subplots(-(-n // n_columns), n_columns, width, height)
     for axis in axes.flat[n:]:
         axis.set_visible(False)
     return figure, list(axes.flat[:n])
