@@ -77,12 +77,13 @@ def _join_curves(curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _join_provenance(records: Sequence[Record]) -> dict[str, Any]:
-    """That of the part which finished last, with the time of all; each part's own stands in ``parts``."""
+    """That of the part which finished last, with time and failures of all; each part's own stands in ``parts``."""
     made = [record["provenance"] for record in records]
     last: dict[str, Any] = max(made, key=lambda one: one["finished"])
     return last | {
         "seconds": sum(one["seconds"] for one in made),
         "cpu_seconds": sum(one["cpu_seconds"] for one in made),
         "peak_mib": max(one["peak_mib"] for one in made),
+        "failures_before": list(dict.fromkeys(chain.from_iterable(one.get("failures_before", []) for one in made))),
         "parts": [{"seeds": record["identity"]["seeds"], **record["provenance"]} for record in records],
     }

@@ -15,6 +15,7 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -152,6 +153,8 @@ def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
         name: that the file has or had, by default that of ``path``.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            return None, "no file"
         record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         fault = _fault(record)
     except FileNotFoundError:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cutting import cut
+from benchmarks.cutting import cut, join
 from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, parse_seeds
 from benchmarks.job import Settings, cells_to_run, run_job
@@ -205,3 +205,13 @@ def test_a_stack_that_a_gpu_does_not_hold_is_trained_in_smaller_ones_and_the_rec
     monkeypatch.setattr(Large, "at_once", 0)
     with pytest.raises(torch.OutOfMemoryError):
         run_job(make_job("tests.parts.Large", seeds=["0"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)
+
+
+def test_the_record_of_a_cut_cell_has_the_reasons_of_every_part(tmp_path):
+    job, store = make_job("dm", seeds=["0..3"]), Store(tmp_path)
+    parts = cut(job, 2)
+    for part, failures in zip(parts, (["it was killed"], []), strict=True):
+        run_job(part, store, Settings(device="cpu"), lambda _: None, failures)
+    joined = join(job.cells[0], [store.read(part.cells[0]) for part in parts])
+    assert joined["provenance"]["failures_before"] == ["it was killed"]
+    assert [part["failures_before"] for part in joined["provenance"]["parts"]] == [["it was killed"], []]

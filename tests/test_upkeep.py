@@ -1,6 +1,7 @@
 """Stores that were damaged, mixed up, written by several, checked and joined."""
 
 import json
+import os
 import shutil
 import threading
 
@@ -186,6 +187,16 @@ def test_no_content_of_a_file_is_more_than_a_fault(tmp_path, text):
     found, fault = examine(path)
     assert found is None
     assert fault
+
+
+def test_a_pipe_among_the_records_is_set_aside_and_not_waited_for(tmp_path):
+    store = Store(tmp_path)
+    store.write(cell(), record(cell(), [1, 2, 3]))
+    os.mkfifo(tmp_path / "cells" / "pipe.json")
+    assert [(path.name, fault) for path, fault in store.faults()] == [("pipe.json", "no file")]
+    assert len(store.set_aside_faults()) == 1
+    assert store.faults() == []
+    assert len(store.read_all()) == 1
 
 
 def test_two_sweeps_at_once_lose_and_mix_nothing(whole, tmp_path):
