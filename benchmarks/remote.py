@@ -61,7 +61,7 @@ class Remote:
         self._lock, self._asked, self._sending = Lock(), False, False
 
     def pull(self) -> None:
-        """Fetch the records that are there, where they are later than those here.
+        """Fetch the records that are there, where they are later than those here; each is read once.
 
         Raises:
             InputError: the address cannot be read.
@@ -70,7 +70,7 @@ class Remote:
             self._fs.invalidate_cache()
             cells, sweeps = self._list("cells"), self._list("sweeps")
             bucket = self._root.partition("/")[0]  # "" in what has none, as a file system
-            if bucket and not cells and not sweeps:
+            if bucket and not self._there and not cells and not sweeps:
                 self._fs.ls(bucket)  # else the first file would make it, a slip of the pen too
             found = self._read("cells", cells), self._read("sweeps", sweeps)
         except Exception as error:
@@ -165,7 +165,12 @@ class Remote:
             paths = self._fs.ls(f"{self._root}/{folder}", detail=False)
         except FileNotFoundError:
             return []
-        return [path for path in paths if re.fullmatch(r"[^.][^/\\]*\.json", PurePosixPath(path).name)]
+        names = {path: PurePosixPath(path).name for path in paths}
+        return [
+            path
+            for path, name in names.items()
+            if re.fullmatch(r"[^.][^/\\]*\.json", name) and f"{folder}/{name}" not in self._there
+        ]
 
     def _read(self, folder: str, paths: list[str]) -> dict[str, bytes]:
         """By name; what was deleted since it was listed is left out."""
@@ -176,7 +181,6 @@ class Remote:
         return {PurePosixPath(path).name: text for path, text in contents.items() if isinstance(text, bytes)}
 
     def _take_records(self, contents: dict[str, bytes]) -> None:
-        self.faults = []
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in contents.items():
                 fetched, here = Path(temporary, name), self.folder / "cells" / name

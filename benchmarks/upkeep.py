@@ -75,6 +75,8 @@ def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     parser.add_argument("folders", type=str, nargs="+", help="folders or addresses that sweeps wrote")
     parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
     options = parser.parse_args(list(arguments))
+    if is_address(options.out):
+        raise InputError(f"out={options.out}: allowed is a folder")
     found = [here(folder) for folder in options.folders]
     sources, out = [folder for folder, _ in found], Path(options.out)
     for path, fault in (fault for _, faults in found for fault in faults):
@@ -82,8 +84,6 @@ def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     for source in sources:
         if not any(store.read_all() for store in _stores(source)):
             raise InputError(f"{source} holds no records (cells/*.json): name a folder that a sweep wrote")
-    if is_address(options.out):
-        raise InputError(f"out={options.out}: allowed is a folder")
     Store(out).check_writable()
     return sources, out
 

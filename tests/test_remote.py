@@ -323,3 +323,20 @@ def test_an_address_that_is_a_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         remote.pull()
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_each_record_is_read_once(memory, monkeypatch):
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    remote, read, whole = Remote("memory://bucket/run"), [], MemoryFileSystem.cat_file
+
+    def cat(self, path, *arguments, **options):
+        read.append(path)
+        return whole(self, path, *arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat)
+    remote.pull()
+    assert len(read) == 4  # three records, and what was asked for
+    memory.pipe_file("/bucket/run/cells/new.json", b"{}")
+    remote.refresh()
+    assert read[4:] == ["/bucket/run/cells/new.json"]
+    assert [path for path, _ in remote.faults] == ["memory://bucket/run/cells/new.json"]

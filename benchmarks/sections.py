@@ -1,0 +1,278 @@
+"""The parts of a report: texts, figures and tables of a run, made from its records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks import analysis, figures
+from benchmarks.page import Run, Section, run_names
+from benchmarks.statistics import rank_methods
+from benchmarks.store import Record, write_text
+from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, spread, title
+from benchmarks.texts import csv_text, last_line
+from cst_lightning.catalogue import method_title
+
+_MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
+_MOST_DRAWN = 3  # backbones with figures of their own
+
+Found = list[tuple[Place, Record | None]]
+Entries = dict[str, list[Entry]]  # by metric
+
+
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    """A frame as CSV, in full precision."""
+    texts = {name: frame[name].map(_csv_value) for name in frame.select_dtypes(exclude="number")}
+    write_text(path, frame.assign(**texts).to_csv(index=False, lineterminator="\n"))
+
+
+def _csv_value(value: Any) -> Any:
+    return csv_text(value) if isinstance(value, str) else value
+
+
+def problems(found: Found, unread: Sequence[str]) -> list[Section]:
+    """Cells without a number, plainly."""
+    rows = []
+    for place, record in found:
+        name = (place.settings, place.dataset, backbone_title(place.backbone), method_title(place.method))
+        if record is None:
+            rows.append((*name, "missing", "was asked for and has not been run"))
+        elif record["status"] != "finished":
+            rows.append((*name, record["status"], last_line(record["error"])))
+        else:
+            failed = [f"seed {r['seed']} in {r['failed_in']}" for r in record["results"] if r["failed_in"]]
+            rows += [(*name, "not finite", ", ".join(failed))] if failed else []
+    header = ("settings", "data set", "backbone", "method", "status", "what is known")
+    return [Section("Failed and missing", texts=unread, header=header, rows=rows)] if rows or unread else []
+
+
+def against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
+    """Each number that the paper has too beside the paper's, and ``comparison.csv``; of runs of one setting alone."""
+    compared = analysis.compare_with_paper(entries)
+    if not len(compared) or len({entry.place.settings for entry in entries}) > 1:
+        return []
+    write_frame(folder / "comparison.csv", compared)
+    figures.plot_comparison(compared, folder / "figures" / "comparison.svg")
+    z = compared["z"].abs()
+    far = compared[z > 3].sort_values("z", key=abs, ascending=False)
+    texts = [
+        f"Of {len(compared)} numbers that the paper has too, {int((z <= 2).sum())} lie within 2 and "
+        f"{int((z <= 3).sum())} within 3 combined standard errors of the paper's (`comparison.csv`)."
+    ]
+    if len(far):
+        shown = f", and the {_MOST_SHOWN} farthest of them in the table" if len(far) > _MOST_SHOWN else ""
+        texts.append(f"{len(far)} {'lies' if len(far) == 1 else 'lie'} beyond 3{shown}.")
+    rows = [
+        (
+            row.dataset,
+            backbone_title(row.backbone),
+            method_title(row.method),
+            title(row.metric),
+            f"{row.ours:.4f} ± {row.ours_se:.4f}",
+            f"{row.paper:.4f} ± {row.paper_se:.4f}",
+            f"{row.z:+.1f}",
+        )
+        for row in far.head(_MOST_SHOWN).itertuples()
+    ]
+    header = ("data set", "backbone", "method", "metric", "ours", "paper", "z")
+    return [Section("Ours against the paper's", 2, texts, "comparison.svg", header, rows)]
+
+
+def differences(entries: Entries, folder: Path) -> list[Section]:
+    """Every two methods of a backbone, paired by seed, and ``differences.csv``."""
+    frames = [analysis.differences(of_metric) for of_metric in entries.values()]
+    frame = pd.concat(frames)
+    if not len(frame):
+        return []
+    write_frame(folder / "differences.csv", frame)
+    about = (
+        "Mean difference ± standard error, paired by seed; * where a paired t test gives p < 0.05 after Holm's "
+        f"adjustment over the whole table; {ORACLE} where an oracle chose a weight of either side. Below zero the "
+        "first has the lower loss. Intervals and p values: `differences.csv`."
+    )
+    sections = [Section("Method against method", texts=[about])]
+    for metric, of_metric in frame.groupby("metric", sort=False):
+        datasets = list(dict.fromkeys(of_metric["dataset"]))
+        several = of_metric["settings"].nunique() > 1
+        rows = []
+        for (settings, first, second), pair in of_metric.groupby(["settings", "first", "second"], sort=False):
+            at = {row.dataset: row for row in pair.itertuples()}
+            name = f"{first} − {second}" + (f" ({settings})" if several else "")
+            rows.append((name, *(_difference(at.get(dataset)) for dataset in datasets)))
+        sections.append(Section(f"Differences in {title(str(metric))}", 3, header=("pair", *datasets), rows=rows))
+    return sections
+
+
+def run_against_run(runs: Sequence[Run]) -> list[Section]:
+    """The cells that the first run and another both have."""
+    sections = []
+    names = run_names(runs)
+    entries = [[entry for metric in TITLES for entry in make_entries(run.found, metric)] for run in runs]
+    for name, of_run in zip(names[1:], entries[1:], strict=True):
+        frame = analysis.run_differences(entries[0], of_run)
+        rows = []
+        for row in frame.itertuples():
+            star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
+            means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
+            difference = f"{row.difference.mean:+.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
+            place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
+            rows.append((*place, *means, difference, str(row.difference.n)))
+        about = (
+            f"Cells that both runs have: mean ± standard error of each, and of {name} − {names[0]} over the seeds that "
+            f"both finished, paired by seed; * where a paired t test gives p < 0.05 after Holm's adjustment over this "
+            f"table; {ORACLE} where an oracle chose a weight of either."
+        )
+        text = about if rows else f"{name} and {names[0]} have no cell with two seeds in common."
+        header = ("data set", "backbone", "method", "metric", names[0], name, "difference", "n") if rows else ()
+        sections.append(Section(f"{name} against {names[0]}", 2, [text], header=header, rows=rows))
+    return sections
+
+
+def _difference(row: Any) -> str:
+    if row is None:
+        return ""
+    star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
+    lost = f" (n={row.n})" if row.n < row.asked else ""
+    return f"{row.difference:+.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
+
+
+def ranks(entries: Entries, folder: Path) -> list[Section]:
+    """Average ranks over data sets, with what a Nemenyi test tells apart."""
+    sections = []
+    for metric, of_metric in entries.items():
+        if len({entry.place.settings for entry in of_metric}) > 1:
+            continue
+        losses = analysis.losses(of_metric)
+        ranks = rank_methods(losses) if len(losses) else None
+        if ranks is None or math.isnan(ranks.friedman_p):
+            continue
+        figures.plot_ranks(ranks, folder / "figures" / f"ranks_{metric}.svg")
+        about = (
+            f"Average rank over {len(losses)} data sets of {len(ranks.mean)} methods (1 is the lowest loss); a "
+            f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
+            f"test does not tell apart at 0.05. {ORACLE}: its weights were chosen by an oracle."
+        )
+        shown = main_datasets(e.place.dataset for e in of_metric)
+        lost = [
+            f"{backbone_title(e.place.backbone)}, {method_title(e.place.method)} "
+            f"({e.place.dataset}: n={e.ours.n}/{e.ours.asked})"
+            for e in of_metric
+            if e.ours is not None and e.ours.n < e.ours.asked and e.place.dataset in shown
+        ]
+        about += f" Left out, since seeds failed: {', '.join(lost)}." if lost else ""
+        sections.append(Section(f"Ranks by {title(metric)}", 3, [about], f"ranks_{metric}.svg"))
+    return [Section("Ranks over data sets"), *sections] if sections else []
+
+
+def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
+    """Theorem 1's quantities and Proposition 1's objective by round, and ``rounds.csv``."""
+    frame = analysis.rounds(records)
+    if not len(frame):
+        return []
+    write_frame(folder / "rounds.csv", frame)
+    figures.plot_rounds(frame, folder / "figures" / "rounds.svg")
+    columns = ["alpha", "alpha_drawn", "teacher_error", "student_error", "inconsistency", "mu", "bound", "changed"]
+    columns += ["objective_start", "objective_end", "objective_imputed"]
+    means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[columns].mean()
+    several = frame["settings"].nunique() > 1
+    rows = [
+        (
+            *((settings,) if several else ()),
+            dataset,
+            backbone_title(backbone),
+            method_title(method),
+            str(number),
+            *("" if pd.isna(value) else f"{value:.3f}" for value in values),
+        )
+        for (settings, dataset, backbone, method, number), values in zip(means.index, means.to_numpy(), strict=True)
+    ]
+    header = [
+        *(["settings"] if several else []), "data set", "backbone", "method", "round", "α", "α (drawn)", "Err(teacher)",
+        "Err(student)", "R_B(student)", "μ", "bound", "changed", "objective: teacher", "student", "student, relabelled",
+    ]  # fmt: skip
+    about = (
+        "Means over seeds, on the training rows. α: the largest share of wrong pseudo-labels of any action and class, "
+        "against the Bayes classifier f* (Theorem 1 asks for less than 0.2) and against the outcomes drawn. Err: "
+        "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
+        "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
+        "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
+        "fresh weights need not end below their teacher's value."
+    )
+    return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], "rounds.svg", header, rows)]
+
+
+def overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
+    """NLL by logging policy beside its effective sample size, and ``overlap.csv``."""
+    frame = pd.concat([analysis.overlap(records, of_metric) for of_metric in entries.values()])
+    if not len(frame) or len({entry.place.settings for of_metric in entries.values() for entry in of_metric}) > 1:
+        return []
+    write_frame(folder / "overlap.csv", frame)
+    frame = frame[frame["metric"] == "nll"]
+    figures.plot_overlap(frame, folder / "figures" / "overlap.svg")
+    datasets = frame.drop_duplicates("dataset").sort_values("effective_sample_size", ascending=False)
+    size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
+    rows = [size]
+    for (backbone, method), of_method in frame.groupby(["backbone", "method"], sort=False):
+        at = {row.dataset: spread(row.mean, row.standard_error) for row in of_method.itertuples()}
+        numbers = (at.get(name, "") for name in datasets["dataset"])
+        rows.append((backbone_title(backbone), method_title(method), *numbers))
+    about = (
+        "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
+        "the actions that were logged."
+    )
+    return [Section("Overlap", 2, [about], "overlap.svg", ("backbone", "method", *datasets["dataset"]), rows)]
+
+
+def details(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
+    """Figures that need no table."""
+    drawn = folder / "figures"
+    sections = []
+    n_settings = len({entry.place.settings for entry in entries["nll"]})
+    if n_settings > 1:
+        about = (
+            f"This folder holds cells of {n_settings} settings. Comparison with the paper, ranks, overlap, losses, "
+            "calibration, curves, CVAT weights and costs are drawn for folders of one: give each its own with --out, "
+            "and this report several."
+        )
+        return [Section("Not drawn", 2, [about])]
+    if any(entry.ours is not None for entry in entries["nll"]):
+        figures.plot_losses(entries, drawn / "losses.svg")
+        sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
+    for name, heading, about, frame, plot in (
+        (
+            "calibration",
+            "Calibration",
+            f"Reliability, seeds pooled; the first {_MOST_DRAWN} backbones.",
+            analysis.calibration(records),
+            figures.plot_calibration,
+        ),
+        (
+            "curves",
+            "Learning curves",
+            f"Mean ± standard error over the seeds still training; the first {_MOST_DRAWN} backbones with epochs.",
+            analysis.curves(records),
+            figures.plot_curves,
+        ),
+    ):
+        shown = list(frame.groupby("backbone", sort=False))[:_MOST_DRAWN] if len(frame) else []
+        if shown:
+            sections.append(Section(heading, texts=[about]))
+        for backbone, values in shown:
+            file = f"{name}_{re.sub('[^A-Za-z0-9]+', '-', str(backbone))}.svg"
+            plot(values, drawn / file)
+            sections.append(Section(f"{heading} of {backbone_title(str(backbone))}", 3, figure=file))
+    weights, costs = analysis.weights(records), analysis.costs(records)
+    if len(weights):
+        figures.plot_weights(weights, drawn / "weights.svg")
+        about = "Test NLL of every CVAT weight tried."
+        sections.append(Section("Effect of the CVAT weight", texts=[about], figure="weights.svg"))
+    if len(costs):
+        figures.plot_costs(costs, drawn / "costs.svg")
+        about = "CPU time of each data set and backbone, all methods together."
+        sections.append(Section("Time and cost", texts=[about], figure="costs.svg"))
+    return sections

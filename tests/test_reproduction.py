@@ -1,0 +1,46 @@
+"""The page of the reproduction says what the committed records say."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.tables import paper_results
+
+ROOT = Path(__file__).parents[1]
+NUMBER = r"[+-]?\d+\.\d{3} ± \d\.\d{3}"
+
+
+def said(mean, error):
+    return {f"{mean:{sign}.3f} ± {error:.3f}" for sign in ("", "+")}
+
+
+def between_settings(records):
+    """Of every two settings of a cell the difference, paired by seed."""
+    wide = records.pivot_table(
+        index="seed", columns=["dataset", "backbone", "method", "metric", "overrides"], values="value"
+    )
+    for _, cell in wide.T.groupby(level=[0, 1, 2, 3]):
+        for one, other in product(cell.to_numpy(), repeat=2):
+            difference = pd.Series(one - other).dropna()
+            yield difference.mean(), difference.sem()
+
+
+@pytest.fixture(scope="module")
+def known():
+    numbers = [said(*number) for number in paper_results().values()]
+    for path in (ROOT / "results").glob("*/tables.csv"):
+        numbers += [said(*row) for row in pd.read_csv(path)[["mean", "standard_error"]].to_numpy()]
+    for path in (ROOT / "results").glob("*/differences.csv"):
+        numbers += [said(*row) for row in pd.read_csv(path)[["difference", "standard_error"]].to_numpy()]
+    numbers += [said(*pair) for pair in between_settings(pd.read_parquet(ROOT / "results/deviations/records.parquet"))]
+    return set().union(*numbers)
+
+
+def test_every_number_with_an_error_is_of_a_committed_record(known):
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    found = re.findall(NUMBER, page)
+    assert len(found) > 250
+    assert sorted(set(found) - known) == []
