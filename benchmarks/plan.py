@@ -20,7 +20,7 @@ from cst_lightning.stacked import StackedModule
 _EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
 # CPU time of a job besides its training (its process, compiled code, metrics, record), and of a sweep's start
 _JOB_S, START_S = 1.0, 5.0
-_EARLY_EPOCHS = 60  # typical epochs where early stopping decides
+_TYPICAL_EPOCHS = {"early": 60, "converged": 400}  # of a replicate, where its stopping decides
 _CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 # of a fit of a scikit-learn learner with its search: of boosted trees by row and feature, of others as a whole
 _BOOSTING_S, _FIT_S = 3e-5, {"constant": 0.03, "s_logistic": 0.3, "t_logistic": 0.6}
@@ -34,7 +34,7 @@ def estimate_seconds(job: Job) -> float:
     n_rows, n_features, n_actions = _sizes(job)
     steps = max(1, round(n_rows * (1 - protocol.holdout) / protocol.batch_size))
     n_seeds = len(job.seeds)
-    stops_early = protocol.stopping == "early" or issubclass(backbone, EarlyDM)
+    stopping = "early" if issubclass(backbone, EarlyDM) else protocol.stopping
 
     def arithmetic(hidden: int, passes: int) -> float:
         inner = 3 if protocol.architecture == "released" else 1
@@ -42,7 +42,7 @@ def estimate_seconds(job: Job) -> float:
         return 2 * protocol.batch_size * weights * passes / _FLOPS
 
     def training(epochs: int, hidden: int, n_replicates: int, passes: int, extra: float = 0.0) -> float:
-        epochs = min(epochs, _EARLY_EPOCHS) if stops_early else epochs
+        epochs = min(epochs, _TYPICAL_EPOCHS.get(stopping, epochs))
         step = n_replicates * (_PASS_S * passes + arithmetic(hidden, passes)) + extra
         return epochs * (_EPOCH_S + steps * step)
 

@@ -30,7 +30,7 @@ from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
-from benchmarks.watching import Point, logged, step_of
+from benchmarks.watching import Point, logged, logged_afterwards, step_of
 from cst_lightning.errors import InputError
 
 if TYPE_CHECKING:
@@ -315,7 +315,10 @@ class _Session:
         record = Store(self.settings.folder).read(cell)
         if record is None:
             return
+        had_points = cell.key in self.open
         run = self._run(cell)
+        for step, row in () if had_points else logged_afterwards(cell, record):
+            run.log(row, step=step)
         for metric in record["metrics"]:
             values = [result["metrics"].get(metric) for result in record["results"]]
             summary = summarise(values, len(cell.seeds))

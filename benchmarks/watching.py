@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.statistics import summarise
-from benchmarks.store import finite_or_none
+from benchmarks.store import Record, finite_or_none
 from cst_lightning.catalogue import get_method
 from cst_lightning.stacked import StackedModule
 
@@ -54,21 +54,46 @@ def logged(method: str, point: Point) -> dict[str, Any]:
             if method != "backbone" and (weight > 0) != cvat:
                 continue
             of_seeds = [seed[variant] for seed in values or []]
-            summary = summarise(of_seeds, len(of_seeds))
             several = cvat or (method == "backbone" and len(point.grid) > 1)
             prefix = f"{name}/weight {weight}" if several else name
-            if summary is not None:
-                out[f"{prefix}/mean"], out[f"{prefix}/standard_error"] = summary.mean, summary.standard_error
-            out |= {f"{prefix}/seed {seed}": value for seed, value in zip(point.seeds, of_seeds, strict=True)}
+            out |= _series(prefix, point.seeds, of_seeds)
+    return out
+
+
+def logged_afterwards(cell: Cell, record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The curves of a finished cell by step, where none were live: of the weight that was chosen for each seed.
+
+    The parts of a job that was cut by seeds train at times of their own.
+    """
+    for number, curve in enumerate(record["curves"]):
+        stage = "backbone" if cell.method == "backbone" else f"round {number + 1}"
+        for place, epoch in enumerate(curve["epoch"]):
+            row: dict[str, Any] = {"epoch": epoch, "stage": stage}
+            for name in ("training_loss", "validation_nll"):
+                row |= _series(name, cell.seeds, [seed[place] for seed in curve[name] or ()])
+            yield _step(cell, stage, epoch), row
+
+
+def _series(prefix: str, seeds: Sequence[int], values: Sequence[float | None]) -> dict[str, float]:
+    """Of a loss with a value a seed (None where it had stopped); nothing where there is none."""
+    known = {seed: value for seed, value in zip(seeds, values, strict=False) if value is not None}
+    summary = summarise(list(known.values()), len(known))
+    out = {f"{prefix}/seed {seed}": value for seed, value in known.items()}
+    if summary is not None:
+        out |= {f"{prefix}/mean": summary.mean, f"{prefix}/standard_error": summary.standard_error}
     return out
 
 
 def step_of(cell: Cell, point: Point) -> int:
     """Epochs from the start of the cell's first own training."""
-    if point.stage == "backbone":
-        return point.epoch
-    number = int(point.stage.removeprefix("round "))
-    return sum(cell.protocol.cst_epochs(i) for i in range(number - 1)) + point.epoch
+    return _step(cell, point.stage, point.epoch)
+
+
+def _step(cell: Cell, stage: str, epoch: int) -> int:
+    if stage == "backbone":
+        return epoch
+    number = int(stage.removeprefix("round "))
+    return sum(cell.protocol.cst_epochs(i) for i in range(number - 1)) + epoch
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,12 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,7 +18,7 @@ from benchmarks.report import main as report
 from benchmarks.sweep import main as sweep
 from benchmarks.train import main as train
 from cst_lightning import fit, self_train
-from cst_lightning.__main__ import parser as log_parser
+from cst_lightning.__main__ import main as log_main
 from cst_lightning.metrics import METRICS, evaluate
 from cst_lightning.selection import RULES
 from cst_lightning.testing import check_method
@@ -65,29 +69,56 @@ def test_every_command_runs(page, monkeypatch):
 
 
 LINES = [
-    (page.stem, line)
-    for page in PAGES
-    for line in re.findall(
-        r"^    python -m benchmarks\.sweep (?!sync|status|verify|merge)(.*?)(?:  +#.*)?$",
-        page.read_text(),
-        re.MULTILINE,
-    )
+    (page.stem, command, line)
+    for page in [DOCS.parent / "README.md", *PAGES]
+    for command, line in re.findall(r"^    python -m ([\w.]+) ?(.*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
 ]
+SWEEPS = [(page, shlex.split(line)) for page, command, line in LINES if command == "benchmarks.sweep"]
+ON_FOLDERS = [line for _, line in SWEEPS if line[0] in ("sync", "status", "verify", "merge")]
+SHOWN = [(page, line) for page, line in SWEEPS if line not in ON_FOLDERS]
 
 
-@pytest.mark.parametrize(("page", "line"), LINES)
-def test_every_command_that_is_only_shown_is_accepted(page, line):
-    make_parser().parse_args(shlex.split(line))
+def test_the_commands_shown_are_of_these_modules():
+    modules = {"benchmarks.sweep", "benchmarks.report", "benchmarks.choosing", "benchmarks.soak", "cst_lightning"}
+    assert {command for _, command, _ in LINES} == modules
 
 
-LOG_LINES = [
-    line for page in PAGES for line in re.findall(r"^    python -m cst_lightning (.*)$", page.read_text(), re.MULTILINE)
-]
+@pytest.mark.parametrize(("page", "line"), SHOWN, ids=lambda part: part if isinstance(part, str) else " ".join(part))
+def test_every_sweep_that_is_only_shown_can_start(page, line, monkeypatch, capsys):
+    """It is planned, which looks at every option, part and file; what it needs of other machines is left to them."""
+    if "--device" in line or any("s3://" in argument for argument in line):
+        make_parser().parse_args(line)
+        return
+    if page == "method":
+        monkeypatch.setitem(sys.modules, "my_package", SimpleNamespace(**run_python(DOCS / "how-to" / "method.md")))
+    status, said = sweep([*line, "--plan"]), "".join(capsys.readouterr())
+    assert status == 0, said
+    assert re.search(r"\d+ cells? in \d+ jobs?", said)
 
 
-@pytest.mark.parametrize("line", LOG_LINES)
-def test_every_command_for_a_log_is_accepted(line):
-    log_parser().parse_args(shlex.split(line))
+@pytest.mark.parametrize("line", ON_FOLDERS, ids=" ".join)
+def test_every_command_on_a_sweeps_folder_runs(line, capsys):
+    for folder in ("A", "B", "results/runs/quick-matched", "results/runs/paper-matched"):
+        cell = ["--datasets", "multilabel", "--backbones", "constant", "--seeds", "0", "--wandb", "disabled"]
+        assert sweep([*cell, "--out", folder]) == 0
+    assert sweep(line) == (2 if line[0] == "sync" else 0)
+    if line[0] == "sync":
+        assert "no W&B run that is not uploaded yet" in capsys.readouterr().err
+
+
+def test_the_commands_for_a_log_run_one_after_the_other(capsys):
+    rng = np.random.default_rng(0)
+    for name, n_rows in (("sales", 200), ("new", 20), ("later", 50)):
+        log = pd.DataFrame({"age": rng.normal(40, 9, n_rows), "town": rng.choice(["Bern", "Chur"], n_rows)})
+        log = log.assign(price=rng.choice([9.5, 14.5], n_rows), bought=rng.choice(["yes", "no"], n_rows))
+        log.assign(customer=np.arange(n_rows)).to_csv(f"{name}.csv", index=False)
+    lines = [line for _, command, line in LINES if command == "cst_lightning"]
+    assert len(lines) == 10
+    for line in lines:
+        fewer = ["--max_epochs", "3"] if line.startswith("fit") else []
+        assert log_main([*shlex.split(line), *fewer]) == 0, (line, capsys.readouterr().err)
+    assert {"diagnosis.html", "predictions.csv", "actions.csv"} <= {path.name for path in Path().iterdir()}
+    assert "customer" in Path("predictions.csv").read_text().splitlines()[0]
 
 
 def test_the_backbone_of_the_how_to_trains():

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from benchmarks.options import make_parser
-from cst_lightning.__main__ import parser as log_parser
 from tests.conftest import TinyDataModule, tiny_protocol
 
 ROOT = Path(__file__).parents[1]
@@ -28,11 +27,6 @@ def test_three_lines_train_on_a_log(tmp_path, monkeypatch):
     names = {}
     exec(compile(BLOCKS[0].replace("Classifier()", "Classifier(max_epochs=3)"), "README", "exec"), names)
     assert names["chances"].shape == (200, 2, 2)
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    python -m cst_lightning (.*)$", README, flags=re.MULTILINE))
-def test_every_command_for_a_log_is_accepted(line):
-    log_parser().parse_args(line.split())
 
 
 def test_one_cell_from_python_takes_ten_lines(capsys):
@@ -60,13 +54,6 @@ def test_the_backbones_of_the_readme_train(block, name, engine):
     fit(module, data)
     assert torch.isfinite(module.training_loss).all()
     assert module.engine == engine
-
-
-@pytest.mark.parametrize(
-    "line", re.findall(r"^    python -m benchmarks\.sweep (.*?)(?:  #.*)?$", README, flags=re.MULTILINE)
-)
-def test_every_command_of_the_readme_is_accepted(line):
-    make_parser().parse_args(line.split())
 
 
 ROWS = {

@@ -1,8 +1,11 @@
 """What Weights & Biases is told, read back from its offline files."""
 
 import json
+import shlex
 import shutil
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
@@ -95,6 +98,23 @@ def test_curves_hold_every_seed_and_their_mean(logged):
     ]  # fmt: skip
     assert "training_loss/weight 0.1/mean" in history[0]
     assert "training_loss/weight 1.0/seed 2" in history[0]
+
+
+def test_a_cell_cut_by_seeds_has_the_curves_of_its_record(tmp_path):
+    options = ["--methods", "backbone", "pl_cvat", "--seeds-per-job", "2", "--wandb", "offline"]
+    assert sweep([*FAST, *options, "--out", str(tmp_path)]) == 0
+    for name, steps in (("backbone", [1, 2, 3]), ("pl_cvat", [1, 2, 3, 4])):
+        ((_, history, _),) = runs(tmp_path)[f"multilabel/dm/{name}"]
+        assert [row["_step"] for row in history] == steps
+        (record,) = (
+            record
+            for path in (tmp_path / "cells").glob("*.json")
+            if (record := json.loads(path.read_text()))["identity"]["method"] == name
+        )
+        curves = [seed for curve in record["curves"] for seed in zip(*curve["training_loss"], strict=True)]
+        for row, losses in zip(history, curves, strict=True):
+            assert [row[f"training_loss/seed {seed}"] for seed in range(3)] == list(losses)
+            assert row["training_loss/standard_error"] == stats.sem(losses)
 
 
 def test_the_summary_has_tables_figures_report_and_records(logged):
@@ -207,5 +227,24 @@ def test_a_folder_that_wandb_cannot_write_is_told_and_harms_nothing(tmp_path, ca
     assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "W&B could not log, and the sweep is whole" in said
+    assert "Traceback" not in said
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+
+
+def test_a_full_disk_under_wandb_is_told_and_harms_nothing(tmp_path):
+    """A file system of 100 kB is mounted on its folder, in a namespace of its own."""
+    (tmp_path / "wandb").mkdir()
+    arguments = [*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+    command = shlex.join([sys.executable, "-m", "benchmarks.sweep", *arguments])
+    mounted = f"mount -t tmpfs -o size=100k tmpfs {shlex.quote(str(tmp_path / 'wandb'))}"
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "sh", "-c", mounted], check=False).returncode:
+        pytest.skip("needs user namespaces that may mount")
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{mounted} && {command}"], check=False, capture_output=True, text=True
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 0, said
+    assert "W&B failed, and the sweep is whole; first trouble: " in said
+    assert "No space left on device" in said
     assert "Traceback" not in said
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
