@@ -159,7 +159,10 @@ _OF_CST: tuple[dict[str, Any], ...] = (
     {"cvat_smoothing": 0.0},
     {"reduction": "sum"},
     {"selection": "oracle_nll"},
+    {"architecture": "written"},
+    {"stopping": "converged"},
 )
+_SEPARATE = "benchmarks.separate_passes.SeparatePasses"
 _SHORT = {"max_epochs": 3, "max_epochs_hsic": 3, "max_epochs_udm": 3, "max_epochs_cst": [3], "batch_size": 32}
 
 PRESETS = {
@@ -215,6 +218,8 @@ PRESETS = {
     "deviations": Preset(
         blocks=(
             *(Block(("D1",), ("dm",), _PAPER, changes) for changes in _OF_CST),
+            Block(("D1",), ("dm",), (_SEPARATE,)),
+            Block(("scene",), ("hsic",), ("backbone", "pl", _SEPARATE)),
             Block(("D3", "D4"), ("dm",), _PAPER),
             Block(("D3", "D4"), ("dm",), _PAPER, {"price_term": "text"}),
             Block(("scene",), ("dm",), _PAPER),

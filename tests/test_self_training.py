@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.separate_passes import SeparatePasses
 from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, Shape, fit, self_train
 from cst_lightning.distributions import mode
 from cst_lightning.labels import at_median, label_error, pseudo_labels, with_factual
@@ -238,3 +239,16 @@ def test_errors_against_the_bayes_classifier_and_the_outcomes_drawn():
             share = done.bayes_error[0][action][outcome]
             if share is not None:
                 assert share == pytest.approx(counterfactual[0, entries, action].float().mean().item())
+
+
+def test_separate_passes_draw_dropout_twice_and_are_pl_without_it():
+    data = TinyDataModule([0, 1])
+    loss = {}
+    for dropout in (0.0, 0.5):
+        protocol = tiny_protocol(dropout=dropout)
+        teacher = trained(protocol, data)
+        for kind in (SelfTraining, SeparatePasses):
+            student = self_train(teacher, data, rounds=1, student=kind)
+            loss[dropout, kind] = student.training_loss
+    assert torch.allclose(loss[0.0, SelfTraining], loss[0.0, SeparatePasses], rtol=1e-4)
+    assert not torch.allclose(loss[0.5, SelfTraining], loss[0.5, SeparatePasses], rtol=1e-2)
