@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 
+from benchmarks.analysis import MOST_WRONG
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
 from benchmarks.tables import ORACLE, Entry, backbone_title, main_datasets, title
@@ -102,31 +104,39 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
     save(figure, path)
 
 
-def plot_rounds(rounds: pd.DataFrame, path: Path) -> None:
-    """Theorem 1's quantities and Proposition 1's objective by round, over all seeds of each data set."""
-    known = rounds[rounds["method"].isin(["pl", "pl_cvat"])]
-    figure, axes = subplots(1, 3, 3.2, 3.1)
-    datasets = main_datasets(known["dataset"])
-    styles = {name: {"color": c, "marker": m} for name, c, m in zip(datasets, _COLOURS, _MARKERS, strict=False)}
-    for dataset, style in styles.items():
-        mine = known[known["dataset"] == dataset]
-        by_round = mine.groupby("round")[["alpha", "student_error", "objective_start", "objective_imputed"]].mean()
-        first = mine[mine["round"] == 1]["teacher_error"].mean()
-        style["label"] = dataset + _mark(mine)
-        axes[0][0].plot(by_round.index, by_round["alpha"], **style)
-        axes[0][1].plot([0, *by_round.index], [first, *by_round["student_error"]], **style)
+def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
+    """Theorem 1's quantities and Proposition 1's objective by round, of the first settings, backbone and method."""
+    which = rounds[["settings", "backbone", "method"]].iloc[:1]
+    rounds, labels = rounds.merge(which), labels.merge(which)
+    ((settings, backbone, method),) = which.to_numpy()
+    figure, grid = subplots(2, 2, 4.2, 3.0)
+    (wrong, error), (consistency, objective) = grid
+    datasets = main_datasets(rounds["dataset"])
+    width = 0.7 / len(datasets)
+    for place, (dataset, colour, marker) in enumerate(zip(datasets, cycle(_COLOURS), cycle(_MARKERS), strict=False)):
+        mine, of_labels = rounds[rounds["dataset"] == dataset], labels[labels["dataset"] == dataset]
+        style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "lw": 1, "label": dataset + _mark(mine)}
+        by_round = mine.groupby("round").mean(numeric_only=True)
+        at = of_labels["round"] + (place - (len(datasets) - 1) / 2) * width
+        wrong.plot(at, of_labels["error"], **style | {"ls": "", "ms": 3})
+        first = mine[mine["round"] == 1]
+        error.plot([0, *by_round.index], [first["teacher_error"].mean(), *by_round["student_error"]], **style)
+        consistency.plot(by_round.index, by_round["inconsistency"], **style)
         if mine["bound"].notna().any():
-            axes[0][1].axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=style["color"])
+            error.axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=colour)
+            consistency.axhline(mine["mu"].mean(), ls=":", lw=1, color=colour)
         start = by_round["objective_start"].iloc[0]
-        axes[0][2].plot([0, *by_round.index], [start, *by_round["objective_imputed"]], **style)
-    axes[0][0].axhline(0.2, ls="--", color="0.4", lw=1)
-    axes[0][0].set(title="largest class error\nof the labels (dashed: 0.2)", xlabel="round", ylabel="α")
-    axes[0][1].set(title="error against f*\n(dotted: bound, cut at 1)", xlabel="round (0: backbone)", ylabel="Err")
-    axes[0][2].set(title="objective a row,\nafter imputing", xlabel="round (0: backbone)", ylabel="nats")
-    for axis in axes[0]:
+        objective.plot([0, *by_round.index], [start, *by_round["objective_imputed"]], **style)
+    wrong.axhline(MOST_WRONG, ls="--", color="0.4", lw=1)
+    wrong.set(title="wrong labels, a point an action\nand class (dashed: 0.2)", xlabel="round", ylabel="share")
+    error.set(title="error against f*\n(dotted: bound, cut at 1)", xlabel="round (0: backbone)", ylabel="Err")
+    consistency.set(title="changed within CVAT's\ndistance (dotted: f*'s, μ)", xlabel="round", ylabel="R_B")
+    objective.set(title="objective a row,\nafter imputing", xlabel="round (0: backbone)", ylabel="nats")
+    for axis in grid.flat:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
-    legend_below(figure, axes.flat)
+    figure.suptitle(_name(backbone, method) + (f"\n{settings}" if settings else ""))
+    legend_below(figure, grid.flat)
     save(figure, path)
 
 

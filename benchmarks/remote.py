@@ -146,7 +146,7 @@ class Remote:
                 name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
                 is_cell = name.startswith("cells/")
                 if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):
-                    self._fs.put_file(str(path), f"{self._root}/{name}")
+                    self._put(path, name)
                     self._there[name] = stamp
                 failure = name.removesuffix(".json") + FAILED
                 if is_cell and not name.endswith(FAILED) and failure in self._there:
@@ -156,6 +156,16 @@ class Remote:
             self.trouble = ""
         except Exception as error:
             self.trouble = _said(error)
+
+    def _put(self, path: Path, name: str) -> None:
+        """An object store shows an object when it is whole; a file system shows what is written so far."""
+        target = PurePosixPath(self._root, name)
+        if "file" not in self._fs.protocol:
+            self._fs.put_file(str(path), str(target))
+            return
+        part = target.with_name(f".{target.name}.part")
+        self._fs.put_file(str(path), str(part))
+        Path(part).replace(target)
 
     def _tables(self) -> list[Path]:
         return [self.folder / name for name in _TABLES if (self.folder / name).exists()]

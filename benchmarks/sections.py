@@ -170,13 +170,25 @@ def ranks(entries: Entries, folder: Path) -> list[Section]:
 
 
 def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
-    """Theorem 1's quantities and Proposition 1's objective by round, and ``rounds.csv``."""
+    """Theorem 1's quantities and Proposition 1's objective by round, ``rounds.csv`` and ``labels.csv``."""
     frame = analysis.rounds(records)
     if not len(frame):
         return []
+    labels = analysis.label_errors(records)
     write_frame(folder / "rounds.csv", frame)
-    figures.plot_rounds(frame, folder / "figures" / "rounds.svg")
-    columns = ["alpha", "alpha_drawn", "teacher_error", "student_error", "inconsistency", "mu", "bound", "changed"]
+    write_frame(folder / "labels.csv", labels)
+    figures.plot_rounds(frame, labels, folder / "figures" / "rounds.svg")
+    columns = [
+        "alpha",
+        "alpha_above",
+        "alpha_drawn",
+        "teacher_error",
+        "student_error",
+        "inconsistency",
+        "mu",
+        "bound",
+        "changed",
+    ]
     columns += ["objective_start", "objective_end", "objective_imputed"]
     means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[columns].mean()
     several = frame["settings"].nunique() > 1
@@ -192,16 +204,18 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
         for (settings, dataset, backbone, method, number), values in zip(means.index, means.to_numpy(), strict=True)
     ]
     header = [
-        *(["settings"] if several else []), "data set", "backbone", "method", "round", "α", "α (drawn)", "Err(teacher)",
-        "Err(student)", "R_B(student)", "μ", "bound", "changed", "objective: teacher", "student", "student, relabelled",
+        *(["settings"] if several else []), "data set", "backbone", "method", "round", "α", "α ≥ 0.2", "α (drawn)",
+        "Err(teacher)", "Err(student)", "R_B(student)", "μ", "bound",
+        "changed", "objective: teacher", "student", "student, relabelled",
     ]  # fmt: skip
     about = (
         "Means over seeds, on the training rows. α: the largest share of wrong pseudo-labels of any action and class, "
-        "against the Bayes classifier f* (Theorem 1 asks for less than 0.2) and against the outcomes drawn. Err: "
+        "against the Bayes classifier f* (Theorem 1 asks for less than 0.2; the share of actions and classes above it; "
+        "each of them: `labels.csv`) and against the outcomes drawn. Err: "
         "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
         "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
-        "fresh weights need not end below their teacher's value."
+        "fresh weights need not end below their teacher's value. The figure is of the first of these methods."
     )
     return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], "rounds.svg", header, rows)]
 

@@ -149,6 +149,18 @@ def test_a_job_that_hangs_is_ended_tried_again_and_told_of_with_its_reasons(clus
     assert "6 s" in failed["provenance"]["failures_before"][0]
 
 
+def test_a_worker_that_is_killed_once_is_tried_again_and_its_record_says_why(cluster, tmp_path):
+    data = f"tests.parts.FlakyCoins@token={abs(hash(str(tmp_path))) % 10**9}"
+    flaky = ["--datasets", data, "--seeds", "0", *SHORT, "--backbones", "dm", "--out", str(tmp_path / "flaky")]
+    buggy = [*MOONS, "--backbones", "tests.parts.Buggy", "--out", str(tmp_path / "buggy")]
+    for arguments, status in ((flaky, 0), (buggy, 1)):
+        assert main(on_ray(cluster, *arguments, "--methods", "backbone", "--retries", "2")) == status
+    (found,) = records(tmp_path / "flaky").values()
+    assert found["provenance"]["failures_before"] == ["the worker process died without an exception"]
+    (failed,) = records(tmp_path / "buggy").values()
+    assert ["ZeroDivisionError" in text for text in failed["provenance"]["failures_before"]] == [True, True]
+
+
 @RAY
 def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")  # of the machine's memory: it is always above that

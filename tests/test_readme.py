@@ -74,23 +74,29 @@ def headline():
     table = pd.read_csv(RESULTS / "matched" / "tables.csv")
     nll = table[(table["metric"] == "nll") & ~table["dataset"].str.contains("@")]
     datasets = list(dict.fromkeys(nll["dataset"]))
-    nll = nll.set_index(["backbone", "method", "dataset"])
+    nll = nll.set_index(["backbone", "method", "dataset"]).sort_index()
     lowest = {name: min(nll.loc[(*row[:2], name), "mean"] for row in ROWS.values()) for name in datasets}
-    lines = ["| | " + " | ".join(name.capitalize() for name in datasets) + " |", "|" + " --- |" * (len(datasets) + 1)]
+    constant, floor = nll.loc["dm", "backbone"]["constant"], nll.loc["dm", "backbone"]["floor"]
+
+    def line(title, cells, means):
+        shares = [(constant[name] - means[name]) / (constant[name] - floor[name]) for name in datasets[:5]]
+        return f"| {title} | {' | '.join(cells)} | {100 * np.mean(shares):.0f} % |"
+
+    lines = ["| | " + " | ".join(name.capitalize() for name in datasets) + " | share of the way |"]
+    lines.append("|" + " --- |" * (len(datasets) + 2))
     for title, (backbone, method, column) in ROWS.items():
         cells = []
-        for name in datasets:
-            row = nll.loc[(backbone, method, name)]
+        of_method = nll.loc[backbone, method]
+        for name, row in of_method.loc[datasets].iterrows():
             text = f"{row[column]:.3f}" + (f" ± {row['standard_error']:.3f}" if column == "mean" else "")
             cells.append(f"**{text}**" if row[column] == lowest[name] else text)
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    paper = nll["paper_mean"].groupby("dataset").min()
-    lines.append("| paper's lowest | " + " | ".join(f"{paper[name]:.3f}" for name in datasets) + " |")
-    floor = nll.loc["dm", "backbone"]["floor"]
-    lines.append(
-        "| floor | " + " | ".join("" if pd.isna(floor[name]) else f"{floor[name]:.3f}" for name in datasets) + " |"
-    )
-    return "\n".join(lines) + "\n"
+        lines.append(line(title, cells, of_method[column]))
+    for title, method in (("DM", "backbone"), ("DM + PL", "pl"), ("DM + PL + CVAT†", "pl_cvat")):
+        paper = nll.loc["dm", method][["paper_mean", "paper_standard_error"]].loc[datasets]
+        cells = [f"{mean:.3f} ± {error:.3f}" for mean, error in paper.to_numpy()]
+        lines.append(line(f"paper's {title}", cells, paper["paper_mean"]))
+    known = ["" if pd.isna(floor[name]) else f"{floor[name]:.3f}" for name in datasets]
+    return "\n".join([*lines, line("floor", known, floor)]) + "\n"
 
 
 def test_the_table_is_that_of_the_committed_results():

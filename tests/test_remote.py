@@ -3,10 +3,12 @@
 import json
 import shutil
 import time
+from pathlib import Path
 from threading import Event
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.remote import Remote
@@ -281,6 +283,24 @@ def test_a_folder_of_another_file_system_works_too(tmp_path, monkeypatch, here):
     shared = tmp_path / "shared" / "run"
     assert main([*ARGUMENTS, shared.as_uri()]) == 0
     assert numbers(shared) == numbers(here)
+
+
+def test_a_write_to_a_file_system_that_breaks_off_leaves_the_old_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared = tmp_path / "shared" / "run"
+    assert main([*ARGUMENTS, shared.as_uri()]) == 0
+    before = {path: path.read_bytes() for path in shared.rglob("*.*")}
+
+    def half(self, lpath, rpath, **kwargs):
+        Path(rpath).write_bytes(Path(lpath).read_bytes()[:10])
+        raise OSError("the connection was lost")
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", half)
+    remote = Remote(shared.as_uri())  # which has not looked what is there, and sends all
+    remote.finish()
+    assert "the connection was lost" in remote.trouble
+    assert {path: path.read_bytes() for path in before} == before
+    assert all(path in before or path.name.startswith(".") for path in shared.rglob("*.*"))
 
 
 @pytest.mark.parametrize(

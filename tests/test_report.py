@@ -1,5 +1,6 @@
 """Every table and figure again from records; the committed ones among them."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
     write_report(Store(run))
     first = files(run)
     names = {str(path) for path in first}
-    assert {"report.md", "differences.csv", "rounds.csv", "overlap.csv", "sweeps/paper.json"} <= names
+    assert {"report.md", "differences.csv", "rounds.csv", "labels.csv", "overlap.csv", "sweeps/paper.json"} <= names
     assert {"figures/rounds.svg", "figures/overlap.svg"} <= names
     text = first[Path("report.md")].decode()
     assert all(f"]({name})" in text for name in names if name.endswith(".svg"))
@@ -76,6 +77,23 @@ def test_rounds_hold_what_the_theorem_speaks_of(run):
     assert (frame["alpha"] >= frame["teacher_error"] - 0.2).all()
     later = frame[frame["round"] == 2].reset_index()["teacher_error"]
     assert np.allclose(later, frame[frame["round"] == 1].reset_index()["student_error"])
+
+
+def test_label_errors_are_those_of_every_action_and_class(run):
+    labels = pd.read_csv(run / "labels.csv")
+    place = ["dataset", "method", "round"]
+    for path in (run / "cells").glob("*.json"):
+        record = json.loads(path.read_text())
+        for number in (1, 2) if record["identity"]["method"] != "backbone" else ():
+            errors = [result["rounds"][number - 1]["bayes_error"] for result in record["results"]]
+            wanted = np.nanmean(np.array(errors, dtype=float), 0)
+            mine = labels[(labels[place] == [record["identity"][n] for n in place[:2]] + [number]).all(axis=1)]
+            got = mine.set_index(["action", "label"])["error"]
+            assert {at: got[at] for at in got.index} == pytest.approx(
+                {at: wanted[at] for at in np.ndindex(wanted.shape) if not np.isnan(wanted[at])}
+            )
+    of_seed = pd.read_csv(run / "rounds.csv")
+    assert ((of_seed["alpha_above"] > 0) == (of_seed["alpha"] >= 0.2)).all()
 
 
 def test_overlap_falls_as_the_policy_gets_sharper(run):
@@ -202,7 +220,7 @@ def test_a_cell_that_lost_a_seed_has_no_rank():
 
 def test_what_an_oracle_chose_is_marked_in_every_legend(run):
     write_report(Store(run))
-    for name in ("rounds", "overlap", "calibration_dm", "curves_dm"):
+    for name in ("overlap", "calibration_dm", "curves_dm"):
         text = (run / "figures" / f"{name}.svg").read_text(encoding="utf-8")
         assert "†" in text, name
         assert "an oracle chose its weight" in text, name

@@ -143,6 +143,7 @@ def test_tables_show_best_paper_floor_oracle_failed_and_missing():
     assert "| **0.5000 ± 0.0000†** | 90 % |" in text
     assert "| 0.6100 ± 0.0058 | 79 % |" in text
     assert "| paper | 0.5744 ± 0.0165 | 83 % |" in text
+    assert "| paper | 0.5422 ± 0.0080† | 86 % |" in text  # whose weights an oracle chose too
     assert "| constant |  |  | 1.4000 ± 0.0000 | 0 % |" in text
     assert "| floor |  |  | 0.4000 ± 0.0000 | 100 % |" in text
     assert "| UDM | backbone | ours | failed |" in text
@@ -178,6 +179,12 @@ def test_a_method_does_not_win_by_losing_its_bad_seed():
     found = [record(cells[0], [0.5, 0.5, 0.8]), record(cells[1], [0.55, 0.55, None])]
     best = [entry.best for entry in make_entries(list(zip(map(Place.of_cell, cells), found, strict=True)), "nll")]
     assert best == [True, False]
+
+
+def test_a_method_without_rivals_wins_nothing():
+    one = cell()
+    (entry,) = make_entries([(Place.of_cell(one), record(one, [0.5, 0.6, 0.7]))], "nll")
+    assert not entry.best
 
 
 def test_the_papers_144_numbers_are_there():
