@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.grid import parse_seeds
 from benchmarks.job import quiet
 from benchmarks.store import write_text
-from cst_lightning.candidates import N_FOLDS, folds
+from cst_lightning.candidates import AUTO, N_FOLDS, ambiguity, folds, simplest
 from cst_lightning.catalogue import backbones
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.distributions import probs
@@ -39,6 +39,7 @@ from datamodules.catalogue import DataSpec
 
 #: what ``selection`` chooses among, by the estimator's ``method``
 METHODS = ("pl", "pl_cvat", "pl_soft", "pl_soft_cvat")
+_VERSION = 2  # of what a file holds: scores of each fold, and what averaging saves
 _HONEST = [name for name, rule in RULES.items() if not rule.oracle]
 
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.datasets:
         file = options.out / f"{name}.json"
         asked = {"dataset": name, "backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
-        asked["cvat_weights"] = list(options.cvat_weights)
+        asked |= {"cvat_weights": list(options.cvat_weights), "version": _VERSION}
         if file.exists() and json.loads(file.read_text())["asked"] == asked:
             continue
         print(f"{name}: training", flush=True)
@@ -85,7 +86,7 @@ def try_candidates(
     max_epochs: int,
     cvat_weights: Sequence[float],
 ) -> list[dict[str, Any]]:
-    """One row a candidate and seed: its method and weight, its score by each rule, its NLL on the test set."""
+    """One row a candidate and seed: method and weight, each fold's score by each rule, and its NLL on the test set."""
     classifier = CounterfactualClassifier(max_epochs=max_epochs)
     module = DataSpec.parse(name).make(seeds, MATCHED.replace(holdout=0.0, stopping="fixed"), data_dir)
     train, held_out, test = _folded(module.train, module.test, seeds)
@@ -102,11 +103,13 @@ def try_candidates(
         modules.append(self_train(stack, data, cvat_weights=grid, fitter=fitter, protocol=relabelled))
         names += [plain if weight == 0 else f"{plain}_cvat" for weight in grid]
         weights += grid
-    by_rule = {rule: _by_seed(scores(get_rule(rule), modules, train, held_out, None)) for rule in _HONEST}
+    score = {rule: _by_fold(scores(get_rule(rule), modules, train, held_out, None)) for rule in _HONEST}
+    saved = np.concatenate([ambiguity(one, held_out, N_FOLDS) for one in modules], 1)
     nll = np.concatenate([_test_nll(module, test) for module in modules], 1)
     return [
         {"seed": seed, "method": name, "weight": weight, "nll": float(nll[place, variant])}
-        | {rule: float(value[place, variant]) for rule, value in by_rule.items()}
+        | {rule: value[place, :, variant].tolist() for rule, value in score.items()}
+        | {"ambiguity": float(saved[place, variant])}
         for place, seed in enumerate(seeds)
         for variant, (name, weight) in enumerate(zip(names, weights, strict=True))
     ]
@@ -140,9 +143,16 @@ def _folded(
     return train, held_out, PotentialOutcomes(torch.stack(contexts), test.outcomes, test.n_outcomes)
 
 
-def _by_seed(score: Tensor) -> NDArray[np.float64]:
-    """``[S * 5, W]`` to the mean over the folds, ``[S, W]``."""
-    return np.asarray(score.view(-1, N_FOLDS, score.shape[1]).mean(1))
+def _by_fold(score: Tensor) -> NDArray[np.float64]:
+    """``[S * 5, W]`` to ``[S, 5, W]``."""
+    return np.asarray(score.view(-1, N_FOLDS, score.shape[1]))
+
+
+def _chosen(among: pd.DataFrame, rule: str) -> int:
+    """Of one seed's candidates, from simple to complex, the row that the rule chooses."""
+    score = np.array(among["observed_nll" if rule == AUTO else rule].tolist()).T
+    place = simplest(score, among["ambiguity"].to_numpy()) if rule == AUTO else score.mean(0).argmin()
+    return int(among.index[place])
 
 
 def _test_nll(module: StackedModule, test: PotentialOutcomes) -> NDArray[np.float64]:
@@ -174,10 +184,10 @@ def regrets(folder: Path) -> pd.DataFrame:
             among = tried[tried.method.isin(simpler)]
             backbone = among[among.method == "backbone"].set_index("seed").nll
             best = among.groupby("seed").nll.min()
-            for rule in (*_HONEST, "always"):
-                last = among[among.method == method] if rule == "always" else among
-                by = "observed_nll" if rule == "always" else rule
-                chosen = last.loc[last.groupby("seed")[by].idxmin()].set_index("seed").nll
+            for rule in (AUTO, *_HONEST, "always"):
+                last, by = (among[among.method == method], AUTO) if rule == "always" else (among, rule)
+                places = [_chosen(of_seed, by) for _, of_seed in last.groupby("seed")]
+                chosen = last.loc[places].set_index("seed").nll
                 rows.append(
                     {
                         "dataset": name, "method": method, "rule": rule, "n": len(chosen), "nll": chosen.mean(),

@@ -99,6 +99,16 @@ def _says_what_it_reads(part: type[StackedModule]) -> bool:
     return part.__module__.startswith("cst_lightning.") or "protocol_fields" in vars(part)
 
 
+def student_groups(methods: Sequence[str]) -> list[list[str]]:
+    """Methods whose students train in one stack: of one class, with one kind of labels."""
+    groups: dict[Any, list[str]] = {(None, False): [], (None, True): []}
+    for method in methods:
+        kind = get_method(method)
+        if method != "backbone":
+            groups.setdefault((kind.student, kind.soft), []).append(method)
+    return [group for group in groups.values() if group]
+
+
 def digest(identity: Mapping[str, Any]) -> str:
     """Sixteen hexadecimal digits of an identity."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

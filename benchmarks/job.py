@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cutting import cut, join
-from benchmarks.grid import Cell, Job, backbones
+from benchmarks.grid import Cell, Job, backbones, student_groups
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
 from benchmarks.store import Record
 from benchmarks.texts import last_line
@@ -133,21 +133,11 @@ def _run_stack(job: Job, store: Records, settings: Settings, report: Report, fai
     if "backbone" in wanted:
         made = Made(stack, chosen, [{} for _ in job.seeds], backbone, [], curves)
         write(cells["backbone"], made)
-    for group in _groups(job.methods):
+    for group in student_groups(job.methods):
         training = [method for method in group if method in wanted]
         for method, made in _train_students(group, job, backbone, data, fitter, curves):
             if method in wanted:
                 write(cells[method], made)
-
-
-def _groups(methods: Sequence[str]) -> list[list[str]]:
-    """Methods whose students train in one stack: of one class, with one kind of labels."""
-    groups: dict[Any, list[str]] = {(None, False): [], (None, True): []}
-    for method in methods:
-        kind = get_method(method)
-        if method != "backbone":
-            groups.setdefault((kind.student, kind.soft), []).append(method)
-    return [group for group in groups.values() if group]
 
 
 def _train_students(

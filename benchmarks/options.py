@@ -155,7 +155,8 @@ def check_trust(options: Namespace, typed: Sequence[str]) -> None:
     for package in options.trust:
         if package not in words:
             raise InputError(f"trust={package}: packages are trusted on the command line, not in a file")
-    for text in [*(options.datasets or ()), *(options.backbones or ()), *(options.methods or ())]:
+    rule = _overrides(options).get("selection", "")
+    for text in [*(options.datasets or ()), *(options.backbones or ()), *(options.methods or ()), rule]:
         path = text.partition("@")[0]
         module, dot, _ = path.rpartition(".")
         if dot and path not in words and module not in sys.modules and module.partition(".")[0] not in options.trust:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.grid import Job, backbones
+from benchmarks.grid import Job, backbones, student_groups
 from cst_lightning.backbones.held_out_dm import EarlyDM
 from cst_lightning.catalogue import get_method
 from cst_lightning.stacked import StackedModule
@@ -55,10 +55,9 @@ def estimate_seconds(job: Job) -> float:
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
     total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd)
-    students = [get_method(method) for method in job.methods if method != "backbone"]
     width = protocol.hidden_cst
-    for soft, number in product({method.soft for method in students}, range(protocol.rounds)):
-        kinds = [method.cvat for method in students if method.soft == soft]
+    for group, number in product(student_groups(job.methods), range(protocol.rounds)):
+        kinds = [get_method(method).cvat for method in group]
         epochs = protocol.cst_epochs(number)
         labels = n_seeds * arithmetic(hidden, 1) if protocol.teacher_dropout and number == 0 else 0.0
         total += training(epochs, width, n_seeds * len(protocol.cvat_weights) * (True in kinds), _CVAT_PASSES, labels)

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import Cell, Job, backbones
+from benchmarks.grid import Cell, Job, backbones, student_groups
 from benchmarks.statistics import summarise
 from benchmarks.store import Record, finite_or_none
 from cst_lightning.catalogue import get_method
@@ -117,9 +117,8 @@ class ProgressReport(pl.Callback):
         protocol = job.protocol
         backbone = backbones().get(job.backbone)
         self._parts = [float(backbone.epochs(protocol))]
-        students = [get_method(method) for method in job.methods if method != "backbone"]
-        for soft in sorted({method.soft for method in students}):
-            passes = sum(3 * len(protocol.cvat_weights) if m.cvat else 1 for m in students if m.soft == soft)
+        for group in student_groups(job.methods):
+            passes = sum(3 * len(protocol.cvat_weights) if get_method(method).cvat else 1 for method in group)
             self._parts += [float(protocol.cst_epochs(number) * passes) for number in range(protocol.rounds)]
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from cst_lightning.catalogue import get_method
+from cst_lightning.distributions import log_probs
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule
 from cst_lightning.protocols import Protocol
@@ -18,6 +20,8 @@ from cst_lightning.self_training import self_train
 from cst_lightning.stacked import StackedModule
 
 N_FOLDS = 5  # a model holds out one of them
+AUTO = "auto"  # the simplest within a standard error of the lowest observed NLL of the models' average
+_ROWS = 2000  # that tell how far models differ; it is a mean of many entries each
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def train_candidates(
     """Train ``method`` and everything simpler, and keep what scores lowest by ``rule`` on the rows held out.
 
     Args:
-        rule: None trains ``method`` alone.
+        rule: ``AUTO`` or the name of one; None trains ``method`` alone.
         protocol: its ``cvat_weights`` are tried.
 
     Returns:
@@ -69,8 +73,8 @@ def train_candidates(
     backbone = part(data.train.shape, seeds, protocol, part.default_grid(protocol))
     fitter(backbone, data)
     if backbone.n_variants > 1:  # HSIC's weight
-        score = _scores(rule or protocol.selection, [backbone], data)
-        backbone = backbone.select([int(np.argmin(score))] * len(seeds))
+        best, _ = _choose(rule or protocol.selection, [backbone], data)
+        backbone = backbone.select([best] * len(seeds))
     modules, names, weights = [backbone], ["backbone"], [0.0]
     if method != "backbone":
         kind = get_method(method)
@@ -84,8 +88,7 @@ def train_candidates(
     if rule is None:
         chosen, score = len(names) - 1, np.full(len(names), np.nan)
     else:
-        score = _scores(rule, modules, data)
-        chosen = int(np.argmin(score))
+        chosen, score = _choose(rule, modules, data)
     candidates = [
         Candidate(name, weight or None, None if rule is None else float(value))
         for name, weight, value in zip(names, weights, score, strict=True)
@@ -94,6 +97,53 @@ def train_candidates(
     return model, candidates, candidates[chosen]
 
 
-def _scores(rule: str, modules: Sequence[StackedModule], data: LogDataModule) -> NDArray[np.float64]:
-    """One score a candidate: the mean over the models, each on the rows that it held out."""
-    return np.asarray(scores(get_rule(rule), modules, data.train, data.validation, None).mean(0))
+def _choose(rule: str, modules: Sequence[StackedModule], data: LogDataModule) -> tuple[int, NDArray[np.float64]]:
+    """The candidate to keep, and the score of each: the mean over the models, each on the rows that it held out."""
+    named = get_rule("observed_nll" if rule == AUTO else rule)
+    score = np.asarray(scores(named, modules, data.train, data.validation, None))
+    if rule != AUTO or data.validation is None:
+        return int(score.mean(0).argmin()), score.mean(0)
+    saved = np.concatenate([ambiguity(module, data.validation, len(data.validation.x))[0] for module in modules])
+    return simplest(score, saved), score.mean(0) - saved
+
+
+def simplest(score: NDArray[np.float64], saved: NDArray[np.float64]) -> int:
+    """The first candidate that is within one standard error of the lowest score: a doubtful gain is not taken.
+
+    Args:
+        score: of each model, ``[F, W]``, candidates ordered from simple to complex. saved: by averaging, ``[W]``.
+    """
+    mean = score.mean(0) - saved
+    lowest = int(mean.argmin())
+    if len(score) == 1:
+        return lowest
+    with np.errstate(invalid="ignore"):  # of a candidate that failed
+        error = (score - score[:, [lowest]]).std(0, ddof=1) / math.sqrt(len(score))
+    return int(np.argmax(mean <= mean[lowest] + error))
+
+
+def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArray[np.float64]:
+    """How much lower the NLL of the models' average is than the mean of theirs on observed rows, nats, ``[S, W]``.
+
+    What is predicted with is the average of the models, but a row is held out by one of them alone, so its NLL cannot
+    be measured there. That of the single models can, and the difference needs no outcomes: it is the mean over models
+    and rows, at the action taken, of KL(average || model), where outcomes follow the average (the ambiguity
+    decomposition of Krogh and Vedelsby 1995, for the log loss Heskes 1998). Without it, self-training is paid for a
+    smoothness that the average has anyway.
+
+    Args:
+        module: of ``S * n_models`` replicates with ``W`` variants each.
+        held_out: the rows that each model held out, ``[S * n_models, N]``; all models of a log predict all its rows.
+    """
+    n_logs, step = len(held_out.x) // n_models, -(-n_models * held_out.n_rows // _ROWS)
+    x, action, counted = (
+        part.cpu().reshape(n_logs, -1, *part.shape[2:])[:, ::step]
+        for part in (held_out.x, held_out.action, held_out.counted)
+    )
+    logits = module.logits(x.repeat_interleave(n_models, 0)).cpu().double()
+    log_p = log_probs(logits).view(n_logs, n_models, module.n_variants, *logits.shape[1:3], -1)
+    average = torch.logsumexp(log_p, 1, keepdim=True) - math.log(n_models)
+    divergence = (average.exp() * (average - log_p)).sum(-1).mean(1)  # [S, W, N, K]
+    taken = divergence.gather(-1, action[:, None, :, None].expand(*divergence.shape[:3], 1))[..., 0]
+    saved = (taken * counted[:, None]).sum(-1) / counted.sum(-1, keepdim=True)
+    return np.asarray(saved.nan_to_num(nan=0.0))  # of a replicate that failed, which no rule chooses

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from cst_lightning.candidates import N_FOLDS, folds, train_candidates
+from cst_lightning.candidates import AUTO, N_FOLDS, folds, train_candidates
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
@@ -31,7 +31,7 @@ from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
 from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
-from cst_lightning.selection import known_rules
+from cst_lightning.selection import get_rule, known_rules
 from cst_lightning.stacked import StackedModule
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
@@ -43,7 +43,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     A few models (``n_models``) are trained, each stopped early on another fifth of the rows, and their predictions
     averaged. With ``selection="auto"`` self-training is used only where it lowers the NLL of observed outcomes that
-    were held out: nothing here ever needs an outcome that was not observed.
+    were held out, beyond doubt: nothing here ever needs an outcome that was not observed.
 
     Args:
         backbone: ``dm`` (default), ``udm``, ``hsic``, ``s_logistic``, ``s_boosting``, ``t_logistic``, ..., or a class.
@@ -53,9 +53,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             or a student of one's own, by class path or entry point.
         base: a scikit-learn classifier with ``predict_proba``, to use in a network's place.
         selection: ``auto`` or the name of a rule chooses among ``method`` and everything simpler (the backbone alone;
-            without CVAT; each CVAT weight). ``auto`` is ``observed_nll``; the others are ``ipw_nll`` (weighted by
-            inverse propensity), ``dr_nll`` (doubly robust) and ``cfcv`` (counterfactual cross-validation). None trains
-            ``method`` as it is.
+            without CVAT; each CVAT weight). ``auto`` takes the simplest within one standard error of the lowest NLL of
+            observed outcomes, less what averaging the models takes from it (``candidates.ambiguity``). The others
+            take the lowest mean of single models: ``observed_nll``, ``ipw_nll`` (weighted by inverse propensity),
+            ``dr_nll`` (doubly robust), ``cfcv`` (counterfactual cross-validation), or the path of a ``Rule``. None
+            trains ``method`` as it is.
         cvat_weights: tried; a single one for ``selection=None``.
         rounds: of self-training.
         n_models: 1 to 5; by default 5, and 1 for more than 20,000 rows.
@@ -239,11 +241,14 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return part
 
     def _rule(self) -> str | None:
-        rule = "observed_nll" if self.selection == "auto" else self.selection
-        honest = ["auto", *(name for name, known in known_rules().items() if not known.oracle)]
-        if rule is not None and rule not in honest:
-            raise unknown_name("selection", str(rule), honest)
-        return rule
+        honest = [AUTO, *(name for name, known in known_rules().items() if not known.oracle)]
+        if self.selection is None or self.selection in honest:
+            return self.selection
+        if "." not in str(self.selection):
+            raise unknown_name("selection", str(self.selection), honest)
+        if get_rule(self.selection).oracle:
+            raise InputError(f"selection={self.selection}: it is an oracle, and a log has no outcomes of other actions")
+        return self.selection
 
     def _n_models(self, n_rows: int) -> int:
         n_models = self.n_models if self.n_models is not None else (N_FOLDS if n_rows <= _MANY_ROWS else 1)

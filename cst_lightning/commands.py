@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from cst_lightning.candidates import AUTO
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
@@ -64,7 +65,8 @@ def fit(
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=list(roles.categorical))
     classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
-    print("held-out score of what was tried (lower is better):")
+    simple = "; the simplest within a standard error of the lowest is kept" if classifier.selection == AUTO else ""
+    print(f"held-out score of what was tried (lower is better{simple}):")
     for candidate in classifier.candidates_:
         weight = "" if candidate.cvat_weight is None else f", CVAT weight {candidate.cvat_weight:g}"
         score = "not scored" if candidate.score is None else f"{candidate.score:.4f}"

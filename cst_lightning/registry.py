@@ -51,16 +51,38 @@ def class_at(path: str, base: type[T], packages: Sequence[str] | None = None) ->
     Args:
         packages: the only ones that anything is imported from; all by default, for a path that the user typed.
     """
-    module_name, _, class_name = path.rpartition(".")
-    if packages is not None and module_name.partition(".")[0] not in packages:
-        raise InputError(f"{path!r} is of no trusted package: allowed are {', '.join(packages)}")
-    try:
-        part = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever the module raises when it is imported
-        raise InputError(f"{path!r} cannot be imported: {error}") from error
+    if packages is not None:
+        check_trusted(path, packages)
+    part = _at(path)
     if not (inspect.isclass(part) and issubclass(part, base)):
         raise InputError(f"{path!r} is no {base.__name__}")
     return part
+
+
+def check_trusted(path: str, packages: Sequence[str]) -> None:
+    """Refuse a path of another package than these.
+
+    Raises:
+        InputError: it is of another one.
+    """
+    if path.partition(".")[0] not in packages:
+        raise InputError(f"{path!r} is of no trusted package: allowed are {', '.join(packages)}")
+
+
+def object_at(path: str, base: type[T]) -> T:
+    """The ``base`` at the path ``package.module.NAME``."""
+    part = _at(path)
+    if not isinstance(part, base):
+        raise InputError(f"{path!r} is no {base.__name__}")
+    return part
+
+
+def _at(path: str) -> Any:
+    module_name, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except Exception as error:  # whatever the module raises when it is imported
+        raise InputError(f"{path!r} cannot be imported: {error}") from error
 
 
 def path_of(part: type) -> str:

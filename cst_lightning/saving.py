@@ -23,7 +23,7 @@ from cst_lightning.candidates import Candidate
 from cst_lightning.encoding import FeatureEncoder, Labels
 from cst_lightning.errors import InputError
 from cst_lightning.estimators import EstimatorBackbone, learner
-from cst_lightning.registry import class_at, path_of
+from cst_lightning.registry import check_trusted, class_at, path_of
 from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
 
@@ -92,6 +92,9 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
             parameters["base"] = _read_learner(path / "learners" / "base.skops", trust)
         if parameters["backbone"] is not None and "." in parameters["backbone"]:
             parameters["backbone"] = class_at(parameters["backbone"], StackedModule, (_OURS, *trust))
+        for name in ("method", "selection"):  # which another fit would import
+            if "." in str(parameters[name]):
+                check_trusted(parameters[name], (_OURS, *trust))
         classifier = kind(**parameters)
         classifier.action_labels_ = Labels("action", tuple(kept["actions"]))
         classifier.outcome_labels_ = Labels("outcome", tuple(kept["outcomes"]))

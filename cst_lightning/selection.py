@@ -23,7 +23,7 @@ from cst_lightning.losses import factual_nll, observed_nll
 from cst_lightning.metrics import evaluate
 from cst_lightning.propensity import estimate_propensities, inverse_propensity_weights
 from cst_lightning.protocols import Protocol
-from cst_lightning.registry import with_offered
+from cst_lightning.registry import object_at, with_offered
 from cst_lightning.stacked import StackedModule
 
 
@@ -126,11 +126,17 @@ def known_rules() -> dict[str, Rule]:
 
 
 def get_rule(name: str) -> Rule:
-    """The rule called ``name``; an unknown name is an error with the nearest ones."""
+    """The rule called ``name``, or the one at the path ``package.module.NAME``.
+
+    Raises:
+        InputError: an unknown name, with the nearest ones; or what is at the path is no ``Rule``.
+    """
     known = known_rules()
-    if name not in known:
-        raise unknown_name("selection rule", name, known)
-    return known[name]
+    if name in known:
+        return known[name]
+    if "." in name:
+        return object_at(name, Rule)
+    raise unknown_name("selection rule", name, known)
 
 
 def scores(

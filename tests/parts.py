@@ -15,6 +15,7 @@ import torch
 from cst_lightning import DirectMethod, Feedback, InputError, PotentialOutcomes, SelfTraining, StackedModule
 from cst_lightning.estimators import EstimatorBackbone
 from cst_lightning.losses import Entries
+from cst_lightning.selection import Rule
 from datamodules.base import BanditDataModule, Draw
 
 
@@ -192,3 +193,11 @@ class Leaky(DirectMethod):
 
     def prepare(self, feedback):
         raise RuntimeError(f"login failed for {os.environ['WANDB_API_KEY']} and {os.environ['MY_TOKEN']}")
+
+
+def _most_sure(logits, rows, train, protocol):
+    return -logits.abs().mean((1, 2, 3))
+
+
+MOST_SURE = Rule("most_sure", oracle=False, score=_most_sure)  # a bad one, and plain to see
+ALL_SEEING = Rule("all_seeing", oracle=True, score=_most_sure)

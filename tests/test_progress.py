@@ -2,17 +2,21 @@
 
 import heapq
 import io
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from benchmarks import progress
 from benchmarks.executors.common import Event
+from benchmarks.grid import make_jobs
 from benchmarks.options import saved_jobs
 from benchmarks.plan import estimate_seconds
 from benchmarks.progress import Display
 from benchmarks.store import Store
+from benchmarks.watching import ProgressReport
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -24,7 +28,14 @@ def times_of(folder):
     return jobs, [max(store.read(cell)["provenance"]["cpu_seconds"] for cell in job.cells) for job in jobs]
 
 
-@pytest.mark.parametrize("name", ["released", "matched", "overlap"])
+@pytest.mark.parametrize("name", ["ablation", "deviations", "matched", "overlap", "quick", "released", "written"])
+def test_the_time_planned_is_about_what_each_committed_run_took(name):
+    """CPU time of one machine, for which the estimate is made."""
+    jobs, seconds = times_of(RESULTS / name)
+    assert sum(seconds) / 1.5 < sum(map(estimate_seconds, jobs)) < 1.5 * sum(seconds)
+
+
+@pytest.mark.parametrize("name", ["released", "written", "matched", "overlap"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name, workers, tmp_path, monkeypatch):
     jobs, seconds = times_of(RESULTS / name)
@@ -51,3 +62,20 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
     assert max(told[9:95]) < 2
     assert min(told[9:95]) > 0.5
     assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
+
+
+def test_the_share_that_is_done_rises_to_one_over_all_trainings_of_a_job(monkeypatch):
+    methods = ["backbone", "pl", "pl_soft_cvat", "benchmarks.separate_passes.SeparatePasses", "tests.parts.Halved"]
+    (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=methods)
+    said, clock = [], count()
+    monkeypatch.setattr("benchmarks.watching.time.monotonic", lambda: float(next(clock)))
+    progress = ProgressReport(job, said.append)
+    n_trainings = 1 + job.protocol.rounds * 4  # hard labels, soft ones, and two classes of one's own
+    for _ in range(n_trainings):
+        progress.begin(SimpleNamespace(name="dm", stage=1))
+        for epoch in (0, 9):
+            progress.on_train_epoch_end(SimpleNamespace(current_epoch=epoch, max_epochs=10), None)
+    shares = [message.share for message in said]
+    assert len(shares) == 2 * n_trainings
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)

@@ -94,11 +94,12 @@ def evil(tmp_path, monkeypatch):
     sys.modules.pop("evil_parts", None)
 
 
-@pytest.mark.parametrize("kind", ["backbones", "datasets", "methods"])
+@pytest.mark.parametrize("kind", ["backbones", "datasets", "methods", "selection"])
 @pytest.mark.parametrize("more", ["", "trust: [evil_parts]\n"])
 def test_a_configuration_file_imports_nothing_that_nobody_typed(kind, more, evil, tmp_path, capsys):
     file = tmp_path / "sweep=evil_parts.Part=.yaml"
-    file.write_text(f"{kind}: [evil_parts.Part]\n{more}")
+    part = "evil_parts.Part" if kind == "selection" else "[evil_parts.Part]"
+    file.write_text(f"{kind}: {part}\n{more}")
     for config in (["--config", str(file)], [f"--config={file}"]):
         assert main([*config, "--plan", "--out", str(tmp_path / "run")]) == 2
         assert ("trusted on the command line" if more else "add --trust evil_parts") in capsys.readouterr().err

@@ -54,6 +54,18 @@ def test_a_class_of_ones_own_is_loaded_only_where_it_is_trusted(tmp_path):
     assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
 
 
+@pytest.mark.parametrize("options", [{"method": "tests.parts.Halved"}, {"selection": "tests.parts.MOST_SURE"}])
+def test_a_path_that_another_fit_would_import_must_be_trusted_too(options, tmp_path):
+    x, action, outcome = make_log()
+    settings = {**QUICK, "cvat_weights": (0.1,), "n_models": 1, "method": "backbone"}
+    model = CounterfactualClassifier(**settings).fit(x, action, outcome).set_params(**options)
+    model.save(tmp_path / "model")
+    with pytest.raises(InputError, match=r"'tests.parts.* is of no trusted package"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
 def test_a_method_of_ones_own_is_chosen_like_the_others_and_kept(tmp_path):
     x, action, outcome = make_log()
     settings = {**QUICK, "cvat_weights": (0.1, 1.0), "n_models": 1}

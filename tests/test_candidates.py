@@ -1,0 +1,113 @@
+"""What averaging the models of a candidate takes from their loss, and that the choice counts it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cst_lightning import CounterfactualClassifier
+from cst_lightning.candidates import ambiguity, simplest
+from cst_lightning.distributions import probs
+from cst_lightning.feedback import Feedback
+from tests.classifiers import QUICK, make_log
+
+
+def models(logits, n_variants):
+    """Models with these logits whatever the contexts, ``[S * models * W, N, K, m - 1]``."""
+    return SimpleNamespace(n_variants=n_variants, logits=lambda x: logits)
+
+
+def held_out(n_logs, n_models, n_rows=4, n_actions=3, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    shape = (n_logs * n_models, n_rows)
+    return Feedback(
+        torch.zeros(*shape, 2),
+        torch.randint(n_actions, shape, generator=draw),
+        torch.randint(-1, 2, shape, generator=draw),
+        n_actions,
+        2,
+        weight=torch.rand(shape, generator=draw),
+        allow_unlogged=True,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(2, 4))
+def test_it_is_what_the_average_saves_where_outcomes_follow_the_average(seed, n_logs, n_models, n_variants, m):
+    rows = held_out(n_logs, n_models, seed=seed)
+    n_rows, n_actions = n_models * 4, 3
+    shape = (n_logs * n_models * n_variants, n_rows, n_actions, m - 1)
+    logits = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    found = ambiguity(models(logits, n_variants), rows, n_models)
+    p = probs(logits.double()).view(n_logs, n_models, n_variants, n_rows, n_actions, m)
+    average = p.mean(1, keepdim=True)
+    single = -(average * p.log()).sum(-1)  # expected NLL of each
+    saved = single.mean(1) + (average * average.log()).sum(-1)[:, 0]
+    for log in range(n_logs):
+        mine = slice(log * n_models, (log + 1) * n_models)
+        action, counted = rows.action[mine].flatten(), rows.counted[mine].flatten()
+        here = saved[log, :, torch.arange(n_rows), action]
+        wanted = (here * counted).sum(1) / counted.sum()
+        assert np.allclose(found[log], wanted.nan_to_num(nan=0), atol=1e-6)
+    assert (found >= -1e-12).all()
+    assert n_models > 1 or np.allclose(found, 0)
+
+
+def test_actions_that_nobody_took_count_for_nothing():
+    rows = held_out(1, 2, n_actions=2)
+    rows = Feedback(rows.x, torch.zeros_like(rows.action), rows.outcome, 2, 2, allow_unlogged=True)
+    logits = torch.zeros(2, 8, 2, 1)
+    logits[0, :, 1], logits[1, :, 1] = 9, -9  # the models agree on the one action, and on nothing else
+    assert ambiguity(models(logits, 1), rows, 2).tolist() == [[0.0]]
+
+
+def test_a_model_that_failed_does_not_spoil_the_others():
+    logits = torch.zeros(2, 8, 3, 1)
+    logits[1] = torch.nan
+    assert ambiguity(models(logits, 1), held_out(1, 2), 2).tolist() == [[0.0]]
+
+
+def test_the_choice_counts_what_averaging_saves_each_candidate():
+    x, action, outcome = make_log()
+    auto, single = (
+        CounterfactualClassifier(method="pl_soft", selection=rule, n_models=3, **QUICK).fit(x, action, outcome)
+        for rule in ("auto", "observed_nll")
+    )
+    saved = [s.score - a.score for a, s in zip(auto.candidates_, single.candidates_, strict=True)]
+    assert min(saved) > 0
+
+
+def test_a_single_model_is_not_averaged():
+    x, action, outcome = make_log()
+    auto, single = (
+        CounterfactualClassifier(selection=rule, n_models=1, **QUICK).fit(x, action, outcome).candidates_
+        for rule in ("auto", "observed_nll")
+    )
+    assert auto == single
+
+
+@pytest.mark.parametrize(
+    ("gains", "saved", "chosen"),
+    [
+        ([0.10, 0.10, 0.10, 0.11], 0.0, 1),  # sure
+        ([0.30, -0.20, 0.10, -0.10], 0.0, 0),  # by chance
+        ([-0.10, -0.10, -0.10, -0.09], 0.0, 0),
+        ([0.10, 0.10, 0.10, 0.11], 0.15, 0),  # the average of the simple models has it anyway
+        ([0.0, 0.0, 0.0, 0.0], 0.0, 0),
+        ([0.01], 0.0, 1),  # of one model nothing says how sure it is
+        ([-np.inf, 0.1, 0.1, 0.1], 0.0, 0),  # a model diverged
+    ],
+)
+def test_a_gain_is_taken_where_it_is_beyond_its_standard_error(gains, saved, chosen):
+    simple = np.linspace(0.5, 0.7, len(gains))
+    score = np.stack([simple, simple - gains], 1)
+    assert simplest(score, np.array([saved, 0.0])) == chosen
+
+
+def test_of_equals_the_simplest_is_kept():
+    simple = np.array([0.5, 0.6, 0.7])
+    score = np.stack([simple + 0.2, simple, simple - [0.3, -0.2, -0.05], simple], 1)
+    assert simplest(score, np.zeros(4)) == 1
