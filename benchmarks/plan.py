@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -20,7 +21,7 @@ from cst_lightning.stacked import StackedModule
 _EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
 # CPU time of a job besides its training (its process, compiled code, metrics, record), and of a sweep's start
 _JOB_S, START_S = 1.0, 5.0
-_TYPICAL_EPOCHS = {"early": 60, "converged": 400}  # of a replicate, where its stopping decides
+_TYPICAL_EPOCHS = {"early": 60, "converged": 400}  # of a replicate, where its stopping decides; at a rate of 1e-3
 _CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 # of a fit of a scikit-learn learner with its search: of boosted trees by row and feature, of others as a whole
 _BOOSTING_S, _FIT_S = 3e-5, {"constant": 0.03, "s_logistic": 0.3, "t_logistic": 0.6}
@@ -41,8 +42,11 @@ def estimate_seconds(job: Job) -> float:
         weights = n_features * hidden + inner * hidden * hidden + hidden * n_actions
         return 2 * protocol.batch_size * weights * passes / _FLOPS
 
-    def training(epochs: int, hidden: int, n_replicates: int, passes: int, extra: float = 0.0) -> float:
-        epochs = min(epochs, _TYPICAL_EPOCHS.get(stopping, epochs))
+    def training(
+        epochs: float, hidden: int, n_replicates: int, passes: int, extra: float = 0.0, rate: float = 1e-3
+    ) -> float:
+        slower = math.sqrt(1e-3 / rate) if stopping == "converged" else 1.0
+        epochs = min(epochs, slower * _TYPICAL_EPOCHS.get(stopping, epochs))
         step = n_replicates * (_PASS_S * passes + arithmetic(hidden, passes)) + extra
         return epochs * (_EPOCH_S + steps * step)
 
@@ -54,7 +58,7 @@ def estimate_seconds(job: Job) -> float:
         return total + n_seeds * n_fits * _FIT_S.get(job.backbone, _BOOSTING_S * n_rows * n_features)
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
-    total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd)
+    total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd, backbone.rate(protocol))
     width = protocol.hidden_cst
     for group, number in product(student_groups(job.methods), range(protocol.rounds)):
         kinds = [get_method(method).cvat for method in group]

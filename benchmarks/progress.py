@@ -40,6 +40,8 @@ class Display:
     ) -> None:
         self._path, self._told, self._device = folder / "progress.json", 0.0, device
         self._running: dict[int, dict[str, Any]] = {}
+        self._since: dict[int, float] = {}  # when a job was started
+        self._taken = 0.0  # by the jobs that have ended
         self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
@@ -77,6 +79,7 @@ class Display:
         if event.kind == "started":
             self._bars[key] = self._progress.add_task(event.job.label, total=1.0, note="")
             self._running[key] = {"job": event.job.label, "doing": "", "share": 0.0, "mib": 0.0}
+            self._since[key] = time.monotonic()
         elif event.kind == "progress":
             self._shares[key] = event.share
             self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
@@ -90,6 +93,7 @@ class Display:
             self._console.print(why, markup=False, soft_wrap=True)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
+            self._taken += time.monotonic() - self._since[key]
             self._done += event.kind == "finished"
             self.failed += event.kind == "failed"
             self._progress.remove_task(self._bars.pop(key))
@@ -132,8 +136,13 @@ class Display:
     @property
     def seconds_left(self) -> float | None:
         """Of the whole sweep, as things go; None at its beginning."""
-        share = self._share()
-        return None if share < _UNTOLD else (time.monotonic() - self._start) * (1 - share) / share
+        now, share = time.monotonic(), self._share()
+        if share < _UNTOLD:
+            return None
+        done = sum(self._shares[key] * weight for key, weight in self._weights.items())
+        taken = self._taken + sum(now - self._since[key] for key in self._running)
+        longest = max((1 - self._shares[key]) * weight for key, weight in self._weights.items()) * taken / done
+        return max((now - self._start) * (1 - share) / share, longest)  # in the end other workers are idle
 
     def _left(self) -> str:
         left = self.seconds_left
