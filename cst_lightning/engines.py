@@ -46,7 +46,7 @@ def start(module: StackedModule, optimizer: LightningOptimizer, feedback: Feedba
     if module.engine == "compiled":
         return partial(_compiled, module, optimizer)
     if module.engine == "graphs":
-        return partial(_recorded, RecordedSteps(module, optimizer.optimizer, feedback), optimizer)
+        return partial(_recorded, RecordedSteps(module, optimizer.optimizer, feedback))
     return partial(_autograd, module, optimizer)
 
 
@@ -74,16 +74,8 @@ def _autograd(
     return total
 
 
-def _recorded(
-    steps: RecordedSteps,
-    optimizer: LightningOptimizer,
-    feedback: Feedback,
-    order: Tensor | None,
-    bounds: Sequence[int],
-) -> Tensor:
-    total = steps.epoch(order, bounds)
-    _tell_lightning(optimizer)
-    return total
+def _recorded(steps: RecordedSteps, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> Tensor:
+    return steps.epoch(order, bounds)
 
 
 def _compiled(
@@ -113,12 +105,11 @@ def _compiled(
             mean=module.reduction == "mean",
             cvat=module.compiled_cvat(rows, sizes),
         )
-    _tell_lightning(optimizer)
     return total.float()
 
 
-def _tell_lightning(optimizer: LightningOptimizer) -> None:
-    """A step of no gradient, for Lightning to count the epoch."""
+def count_step(optimizer: LightningOptimizer) -> None:
+    """A step of no gradient, for Lightning to count an epoch that took none of its own."""
     optimizer.optimizer.zero_grad(set_to_none=True)
     optimizer.step()
 

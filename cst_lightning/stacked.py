@@ -341,7 +341,9 @@ class StackedModule(pl.LightningModule):
         self.new_epoch(feedback, order, bounds)
         loss = self._epoch(feedback, order, bounds) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
-        if not self.trainer.barebones:
+        if not self.trainer.barebones:  # there nothing looks at either
+            if self.engine != "autograd":
+                engines.count_step(optimizer)
             self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
 
     @override
