@@ -191,6 +191,7 @@ def regrets(folder: Path) -> pd.DataFrame:
                 rows.append(
                     {
                         "dataset": name, "method": method, "rule": rule, "n": len(chosen), "nll": chosen.mean(),
+                        "nll_se": chosen.sem(), "backbone": backbone.mean(), "backbone_se": backbone.sem(),
                         "regret": (chosen - best).mean(), "regret_se": (chosen - best).sem(),
                         "against_backbone": (chosen - backbone).mean(),
                         "against_backbone_se": (chosen - backbone).sem(),

@@ -116,21 +116,6 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-_KINDS = {"<class 'int'>": "an integer", "<class 'float'>": "a number", "<class 'bool'>": "true or false"}
-
-
-def explain(error: Exception) -> str:
-    """What is wrong with an option, in one line: its name, the value, and what is allowed."""
-    text = " ".join(str(error).split())
-    found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*(?:Got|Given) value: (.*)$', text)
-    allowed = [kind for name, kind in _KINDS.items() if name in text]
-    allowed += [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", text)[:1]]
-    if found is None or not allowed:
-        return text
-    name = found[1] if found[1].startswith("override.") else found[1].replace("_", "-")
-    return f"--{name}={found[2]}: allowed is {' or '.join(allowed)}"
-
-
 def jobs_of(options: Namespace) -> list[Job]:
     """All jobs that the options ask for, checked."""
     return make_jobs(

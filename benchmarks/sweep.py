@@ -22,7 +22,7 @@ from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import check_trust, explain, jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, jobs_of, make_parser, save_options
 from benchmarks.parts import Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
@@ -36,6 +36,7 @@ from benchmarks.upkeep import merge, verify
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
+from cst_lightning.options import explain
 from cst_lightning.self_training import SelfTraining
 from datamodules.catalogue import DataSpec
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_trust(options, arguments)
         return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {printable(explain(error))}; see --help", file=sys.stderr)
+        print(f"error: {printable(explain(error, dashes=True))}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")

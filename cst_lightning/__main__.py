@@ -13,6 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
+from cst_lightning.options import as_options, explain
 
 _LONG = 300  # characters of a message
 _LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "--actions")
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = whole.parse_args(_with_lists(sys.argv[1:] if arguments is None else arguments))
     except (ArgumentError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())
+        said = explain(error, dashes=False)
         print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)
         return 2
     name = parsed["subcommand"]
@@ -82,8 +83,7 @@ def _with_lists(arguments: Sequence[str]) -> list[str]:
 
 def _of_a_file(message: object) -> str:
     """A message about an array as one about a file: its rows count from 1, its options begin with dashes."""
-    text = re.sub(r"missing='impute'", "--missing impute", str(message))
-    return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, text)
+    return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, as_options(str(message)))
 
 
 def _data_rows(found: re.Match[str]) -> str:

@@ -23,6 +23,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
+from cst_lightning.options import as_options
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
@@ -65,7 +66,9 @@ def fit(
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=list(roles.categorical))
     classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
-    simple = "; the simplest within a standard error of the lowest is kept" if classifier.selection == AUTO else ""
+    simple = ""
+    if classifier.selection == AUTO and len(classifier.module_.seeds) > 1:  # of one model nothing says how sure it is
+        simple = "; the simplest within a standard error of the lowest is kept"
     print(f"held-out score of what was tried (lower is better{simple}):")
     for candidate in classifier.candidates_:
         weight = "" if candidate.cvat_weight is None else f", CVAT weight {candidate.cvat_weight:g}"
@@ -192,7 +195,7 @@ def evaluate(
         if explained_share(given, taken) > EXPLAINED:
             warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
     worth = _by_label(value, classifier.classes_)
-    print(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor))
+    print(as_options(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor)))
 
 
 def look(

@@ -97,29 +97,35 @@ def actions(found: Diagnosis) -> Iterator[Finding]:
             "Nothing can be said about another action.",
             "Log at least two actions for contexts that are alike.",
         )
-    for action, rows, observed in found.actions[["action", "rows", "observed"]].itertuples(index=False):
-        if rows == 0:
-            yield Finding(
-                "problem",
-                f"Action {action!r} was never logged",
-                "There is nothing to learn about it; its predictions would be guesses.",
-                "Leave it out of what may be recommended, or try it for a share of the contexts first.",
-            )
-        elif observed == 0:
-            yield Finding(
-                "problem",
-                f"Action {action!r} has no observed outcome ({rows} rows)",
-                "There is nothing to learn about it; its predictions would be guesses.",
-                "Leave it out of what may be recommended, or wait for its outcomes.",
-            )
-        elif rows < FEW_ROWS:
-            times = "once" if rows == 1 else f"in {rows} rows only"
-            yield Finding(
-                "problem" if rows < VERY_FEW_ROWS else "warning",
-                f"Action {action!r} was logged {times}",
-                "Its predictions rest on very little, and it may not occur at all in a part that is held out.",
-                "Leave these rows out, join it with a like action, or log it more.",
-            )
+    rows, observed = found.actions["rows"], found.actions["observed"]
+    logged = (rows > 0) & (observed > 0)
+    nothing = "There is nothing to learn about such an action; its predictions would be guesses."
+    little = "Predictions of such an action rest on very little, and it may be missing from a part that is held out."
+    log_more = "Leave these rows out, join it with a like action, or log it more."
+    kinds: list[tuple[Severity, Any, str, str, str]] = [
+        (
+            "problem", rows == 0, "never logged", nothing,
+            "Leave it out of what may be recommended, or try it for a share of the contexts first.",
+        ),
+        (
+            "problem", (rows > 0) & (observed == 0), "logged without any observed outcome", nothing,
+            "Leave it out of what may be recommended, or wait for its outcomes.",
+        ),
+        ("problem", logged & (rows < VERY_FEW_ROWS), f"logged in fewer than {VERY_FEW_ROWS} rows", little, log_more),
+        (
+            "warning", logged & (rows >= VERY_FEW_ROWS) & (rows < FEW_ROWS), f"logged in fewer than {FEW_ROWS} rows",
+            little, log_more,
+        ),
+    ]  # fmt: skip
+    for severity, these, what, meaning, advice in kinds:
+        group = found.actions[these].sort_values("rows", kind="stable")
+        listed = [f"{row.action!r} ({row.rows})" if row.rows else repr(row.action) for row in group.itertuples()]
+        if len(group) == 1:
+            yield Finding(severity, f"Action {listed[0]} was {what}", meaning, advice)
+        elif listed:
+            more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+            title = f"{len(listed)} actions were {what}: {', '.join(listed[:_LISTED])}{more}"
+            yield Finding(severity, title, meaning, advice)
 
 
 def overlap(found: Diagnosis) -> Iterator[Finding]:

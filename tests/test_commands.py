@@ -137,7 +137,11 @@ def test_options_come_from_a_file_too(sales):
         (["diagnose", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--page", "no/p"], "no folder"),
         (["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "."], "is no model"),
         ([*FIT, "--random_state", "a"], "random_state='a'"),
-        ([*FIT, "--hidden", "abc"], "hidden"),
+        ([*FIT, "--hidden", "abc"], "--hidden=abc: allowed is an integer"),
+        ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
+        (FIT[:5], "--outcome is missing"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "as in --value.no 0 --value.yes 1"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):

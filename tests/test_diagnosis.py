@@ -94,11 +94,20 @@ def test_actions_logged_never_once_and_rarely():
     price[7], price[20:40] = "free", "dear"
     found = diagnose(log(price=price), ROLES, actions=["low", "gift"])
     only(found, "'gift' was never logged", "problem")
-    only(found, "'free' was logged once", "problem")
-    only(found, "'dear' was logged in 20 rows only", "warning")
+    only(found, "'free' (1) was logged in fewer than 10 rows", "problem")
+    only(found, "'dear' (20) was logged in fewer than 50 rows", "warning")
     category = pd.Categorical(["low", "high"] * (N // 2), categories=["high", "low", "gift"])
     only(diagnose(log(price=category), ROLES), "'gift' was never logged", "problem")
     only(diagnose(log(price="low"), ROLES), "Only one action was ever taken", "problem")
+
+
+def test_of_many_rare_actions_one_finding_names_the_rarest():
+    price = np.array(["low", "high"] * (N // 2), dtype=object)
+    for place in range(8):
+        price[10 * place : 10 * place + 2 + place % 3] = f"rare {place}"
+    found = diagnose(log(price=price), ROLES)
+    finding = only(found, "8 actions were logged in fewer than 10 rows", "problem")
+    assert finding.title.endswith("'rare 0' (2), 'rare 3' (2), 'rare 6' (2), 'rare 1' (3), 'rare 4' (3) and 3 more")
 
 
 def test_outcomes_that_are_missing_rare_or_all_alike():
@@ -115,7 +124,7 @@ def test_outcomes_that_are_missing_rare_or_all_alike():
     bought[100:900] = None
     only(diagnose(log(n, bought=bought, price=price), ROLES), "800 rows (40 %) have no outcome", "warning")
     bought = log()["bought"].mask(price[:N] == "high")
-    only(diagnose(log(bought=bought, price=price[:N]), ROLES), "'high' has no observed outcome", "problem")
+    only(diagnose(log(bought=bought, price=price[:N]), ROLES), "was logged without any observed outcome", "problem")
 
 
 def test_what_training_would_refuse_is_told_before_it():

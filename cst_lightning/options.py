@@ -1,0 +1,41 @@
+"""What is wrong with an option of a command line, in words."""
+
+from __future__ import annotations
+
+import re
+
+_KINDS = {
+    "<class 'int'>": "an integer",
+    "<class 'float'>": "a number",
+    "<class 'bool'>": "true or false",
+    "<class 'collections.abc.Sequence'>": "a list, such as [0.1, 1]",
+}
+_OF_VALUE = r"'?([^',]+?)'?: ([^,]+),?"  # 'no': 0,
+_OF_A_DICT = "dict[str, typing.Union[float, typing.Literal['action']]]"  # the one option that is one
+
+
+def explain(error: Exception, *, dashes: bool) -> str:
+    """Jsonargparse's error in one line: the option's name, the value, and what is allowed.
+
+    Args:
+        dashes: whether the command line writes its options so, and not with underscores.
+    """
+    text = " ".join(str(error).split())
+    missing = re.search(r"arguments are required: (?:\w+\.)?(\w+)", text)
+    if missing:
+        return f"--{missing[1]} is missing"
+    found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*?(?:(?:Got|Given) value: (.*))?$', text)
+    if found is not None and _OF_A_DICT in text:
+        return f"--{found[1]}: allowed is a number or `action` for each outcome, as in --value.yes action --value.no 0"
+    allowed = [kind for name, kind in _KINDS.items() if name in text]
+    allowed += [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", text)[:1]]
+    if found is None or found[2] is None or not allowed:
+        return text
+    name = found[1].replace("_", "-") if dashes and not found[1].startswith("override.") else found[1]
+    return f"--{name}={found[2]}: allowed is {' or '.join(allowed)}"
+
+
+def as_options(text: str) -> str:
+    """A message that names arguments as Python has them, as one about options: ``--value.no 0 --value.yes 1``."""
+    text = text.replace("missing='impute'", "--missing impute")
+    return re.sub(r"\bvalue=\{(.*?)\}", lambda found: re.sub(_OF_VALUE, r"--value.\1 \2", found[1]), text)
