@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,9 @@ def rounds(records: Sequence[Record]) -> pd.DataFrame:
                         "changed": done["changed"],
                     }
                 )
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    unknown = ("alpha", "alpha_above", "alpha_drawn", "inconsistency", "mu", "bound")  # None, in some runs everywhere
+    return frame.astype(dict.fromkeys(unknown, float)) if rows else frame
 
 
 def label_errors(records: Sequence[Record]) -> pd.DataFrame:
@@ -211,14 +213,15 @@ def label_errors(records: Sequence[Record]) -> pd.DataFrame:
     rows = []
     for record in _finished(records):
         found = [[done.get("bayes_error") for done in result["rounds"]] for result in record["results"]]
-        for number, of_seeds in enumerate(zip(*found, strict=False), 1):
+        for number, of_seeds in enumerate(zip_longest(*found), 1):
             known = [np.array(errors, dtype=float) for errors in of_seeds if errors is not None]
             for action, label in np.ndindex(known[0].shape) if known else ():
                 values = [errors[action, label] for errors in known if not np.isnan(errors[action, label])]
                 if values:
                     place = {"round": number, "action": action, "label": label}
                     rows.append(_names(record) | place | {"error": float(np.mean(values)), "n": len(values)})
-    return pd.DataFrame(rows)
+    columns = ["settings", "dataset", "backbone", "method", "oracle", "round", "action", "label", "error", "n"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 @cache
@@ -359,8 +362,9 @@ def _base(dataset: str) -> str:
     return ",".join([name, *(o for o in options.split(",") if o.split("=")[0] not in ("", "o", "unlogged"))])
 
 
-def _share_above(errors: list[list[float | None]]) -> float:
-    return float(np.mean([value >= MOST_WRONG for row in errors for value in row if value is not None]))
+def _share_above(errors: list[list[float | None]]) -> float | None:
+    known = [value >= MOST_WRONG for row in errors for value in row if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _largest(errors: list[list[float | None]]) -> float | None:

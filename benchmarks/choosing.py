@@ -176,7 +176,11 @@ def regrets(folder: Path) -> pd.DataFrame:
     """
     rows = []
     for path in sorted(folder.glob("*.json")):
-        name, tried = path.stem, pd.DataFrame(json.loads(path.read_text())["tried"])
+        kept = json.loads(path.read_text())
+        if kept["asked"].get("version") != _VERSION:
+            print(f"{path} is of another version, and left out: run its data set again")
+            continue
+        name, tried = path.stem, pd.DataFrame(kept["tried"])
         for method in METHODS:
             if method not in set(tried.method):
                 continue

@@ -158,7 +158,7 @@ class Remote:
             self.trouble = _said(error)
 
     def _put(self, path: Path, name: str) -> None:
-        """An object store shows an object when it is whole; a file system shows what is written so far."""
+        """An object store shows an object when it is whole; this machine's file systems show what is written so far."""
         target = PurePosixPath(self._root, name)
         if "file" not in self._fs.protocol:
             self._fs.put_file(str(path), str(target))

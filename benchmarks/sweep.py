@@ -36,7 +36,7 @@ from benchmarks.upkeep import merge, verify
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
-from cst_lightning.options import explain
+from cst_lightning.option_errors import explain
 from cst_lightning.self_training import SelfTraining
 from datamodules.catalogue import DataSpec
 

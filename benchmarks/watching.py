@@ -76,7 +76,7 @@ def logged_afterwards(cell: Cell, record: Record) -> Iterator[tuple[int, dict[st
 
 def _series(prefix: str, seeds: Sequence[int], values: Sequence[float | None]) -> dict[str, float]:
     """Of a loss with a value a seed (None where it had stopped); nothing where there is none."""
-    known = {seed: value for seed, value in zip(seeds, values, strict=False) if value is not None}
+    known = {seed: value for seed, value in zip(seeds, values, strict=True) if value is not None} if values else {}
     summary = summarise(list(known.values()), len(known))
     out = {f"{prefix}/seed {seed}": value for seed, value in known.items()}
     if summary is not None:

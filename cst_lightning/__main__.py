@@ -13,7 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
-from cst_lightning.options import as_options, explain
+from cst_lightning.option_errors import as_options, explain
 
 _LONG = 300  # characters of a message
 _LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "--actions")

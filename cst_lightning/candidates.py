@@ -78,7 +78,7 @@ def train_candidates(
     modules, names, weights = [backbone], ["backbone"], [0.0]
     if method != "backbone":
         kind = get_method(method)
-        grid = [0.0] * (rule is not None or not kind.cvat) + list(protocol.cvat_weights) * kind.cvat
+        grid = [0.0] * (rule is not None or not kind.cvat) + sorted(protocol.cvat_weights) * kind.cvat
         labels = protocol.replace(labels="soft" if kind.soft else "hard")
         students = self_train(backbone, data, cvat_weights=grid, fitter=fitter, protocol=labels, student=kind.student)
         modules.append(students)
@@ -133,7 +133,8 @@ def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArr
 
     Args:
         module: of ``S * n_models`` replicates with ``W`` variants each.
-        held_out: the rows that each model held out, ``[S * n_models, N]``; all models of a log predict all its rows.
+        held_out: the rows that each model held out, ``[S * n_models, N]``. All models of a log predict all its rows,
+            although all but one were trained on a row: how far they differ there stands for new rows.
     """
     n_logs, step = len(held_out.x) // n_models, -(-n_models * held_out.n_rows // _ROWS)
     x, action, counted = (

@@ -244,7 +244,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         honest = [AUTO, *(name for name, known in known_rules().items() if not known.oracle)]
         if self.selection is None or self.selection in honest:
             return self.selection
-        if "." not in str(self.selection):
+        if not isinstance(self.selection, str) or "." not in self.selection:
             raise unknown_name("selection", str(self.selection), honest)
         if get_rule(self.selection).oracle:
             raise InputError(f"selection={self.selection}: it is an oracle, and a log has no outcomes of other actions")

@@ -23,7 +23,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
-from cst_lightning.options import as_options
+from cst_lightning.option_errors import as_options
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole

@@ -341,9 +341,10 @@ class StackedModule(pl.LightningModule):
         self.new_epoch(feedback, order, bounds)
         loss = self._epoch(feedback, order, bounds) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
-        if not self.trainer.barebones:  # there nothing looks at either
-            if self.engine != "autograd":
-                engines.count_step(optimizer)
+        barebones = self.trainer.barebones  # there nothing looks at the log, nor at steps without a limit to them
+        if self.engine != "autograd" and not (barebones and self.trainer.max_steps == -1):
+            engines.count_step(optimizer)
+        if not barebones:
             self.log("train_loss", self.training_loss.mean(), batch_size=feedback.n_rows, on_epoch=True, on_step=False)
 
     @override

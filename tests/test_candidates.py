@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cst_lightning import CounterfactualClassifier
+from cst_lightning import CounterfactualClassifier, candidates
 from cst_lightning.candidates import ambiguity, simplest
 from cst_lightning.distributions import probs
 from cst_lightning.feedback import Feedback
@@ -78,6 +78,25 @@ def test_the_choice_counts_what_averaging_saves_each_candidate():
     )
     saved = [s.score - a.score for a, s in zip(auto.candidates_, single.candidates_, strict=True)]
     assert min(saved) > 0
+
+
+@pytest.mark.parametrize(("gains", "method"), [([0.01, 0.05, -0.03], "backbone"), ([0.04, 0.05, 0.06], "pl_soft")])
+def test_the_estimator_keeps_self_training_only_where_its_gain_is_beyond_the_error(gains, method, monkeypatch):
+    lower = torch.tensor([0.5, 0.6, 0.7]) - torch.tensor(gains)
+    score = torch.stack([torch.tensor([0.5, 0.6, 0.7]), lower], 1).double()
+    monkeypatch.setattr(candidates, "scores", lambda *_: score)
+    monkeypatch.setattr(candidates, "ambiguity", lambda module, *_: np.zeros((1, module.n_variants)))
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="pl_soft", n_models=3, **QUICK).fit(x, action, outcome)
+    assert min(model.candidates_, key=lambda c: c.score).method == "pl_soft"
+    assert model.method_ == method
+
+
+def test_weights_are_tried_from_small_to_large():
+    x, action, outcome = make_log()
+    settings = {**QUICK, "cvat_weights": (1.0, 0.1)}
+    model = CounterfactualClassifier(method="pl_cvat", n_models=1, **settings).fit(x, action, outcome)
+    assert [candidate.cvat_weight for candidate in model.candidates_] == [None, None, 0.1, 1.0]
 
 
 def test_a_single_model_is_not_averaged():

@@ -8,6 +8,7 @@ import pytest
 
 from cst_lightning import CounterfactualClassifier, InputError
 from tests.classifiers import QUICK, make_log
+from tests.parts import MOST_SURE
 
 
 def bad(**changes):
@@ -67,6 +68,8 @@ def test_bad_logs_are_told_by_column_and_row(log, message):
         ({"method": "pl_sof"}, "did you mean pl_soft"),
         ({"backbone": "dmm"}, "did you mean dm"),
         ({"selection": "oracle_nll"}, "unknown selection 'oracle_nll'"),
+        ({"selection": 0.5}, "unknown selection '0.5'"),
+        ({"selection": MOST_SURE}, "unknown selection"),
         ({"selection": "tests.parts.ALL_SEEING"}, "it is an oracle"),
         ({"selection": "tests.parts.Plain"}, "'tests.parts.Plain' is no Rule"),
         ({"selection": "tests.parts.Nothing"}, "'tests.parts.Nothing' cannot be imported"),

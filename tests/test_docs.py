@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import cst_lightning
+from benchmarks import choosing, soak
 from benchmarks.grid import backbones
 from benchmarks.options import make_parser
 from benchmarks.report import main as report
@@ -74,7 +75,7 @@ LINES = [
     for command, line in re.findall(r"^    python -m ([\w.]+) ?(.*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
 ]
 SWEEPS = [(page, shlex.split(line)) for page, command, line in LINES if command == "benchmarks.sweep"]
-ON_FOLDERS = [line for _, line in SWEEPS if line[0] in ("sync", "status", "verify", "merge")]
+ON_FOLDERS = [line for _, line in SWEEPS if line and line[0] in ("sync", "status", "verify", "merge")]
 SHOWN = [(page, line) for page, line in SWEEPS if line not in ON_FOLDERS]
 
 
@@ -104,6 +105,22 @@ def test_every_command_on_a_sweeps_folder_runs(line, capsys):
     assert sweep(line) == (2 if line[0] == "sync" else 0)
     if line[0] == "sync":
         assert "no W&B run that is not uploaded yet" in capsys.readouterr().err
+
+
+def test_other_commands_take_their_options(monkeypatch, capsys):
+    """What they train is left out: tests of their own have that."""
+    tried = [{"seed": s, "method": m, "nll": 0.5, "ambiguity": 0.0} for s in (0, 1) for m in ("backbone", "pl_soft")]
+    scores = {rule: [0.5, 0.6] for rule in ("observed_nll", "ipw_nll", "dr_nll", "cfcv")}
+    monkeypatch.setattr(choosing, "try_candidates", lambda *_: [one | scores for one in tried])
+    monkeypatch.setattr(soak, "soak", lambda *_: soak.Tally())
+    for command, line in [(command, shlex.split(line)) for _, command, line in LINES]:
+        if command == "benchmarks.choosing":
+            choosing.main(line)
+            assert "method=pl_soft" in capsys.readouterr().out
+        elif command == "benchmarks.soak":
+            assert soak.main(line) == 0, capsys.readouterr().err
+        elif command == "benchmarks.report":
+            assert all((DOCS.parent / folder / "records.parquet").exists() for folder in line)
 
 
 def test_the_commands_for_a_log_run_one_after_the_other(capsys):

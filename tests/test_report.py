@@ -96,6 +96,13 @@ def test_label_errors_are_those_of_every_action_and_class(run):
     assert ((of_seed["alpha_above"] > 0) == (of_seed["alpha"] >= 0.2)).all()
 
 
+def test_a_run_of_scikit_learns_learners_alone_has_no_consistency(tmp_path):
+    arguments = [*FAST[:2], "--backbones", "s_logistic", "--methods", "pl", "--seeds", "0", "1", *FAST[6:]]
+    assert sweep([*arguments, "--workers", "1", "--out", str(tmp_path)]) == 0
+    assert main([str(tmp_path)]) == 0
+    assert pd.read_csv(tmp_path / "rounds.csv")["inconsistency"].isna().all()
+
+
 def test_overlap_falls_as_the_policy_gets_sharper(run):
     frame = pd.read_csv(run / "overlap.csv").drop_duplicates("dataset").set_index("dataset")
     sizes = frame["effective_sample_size"]

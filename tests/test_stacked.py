@@ -166,6 +166,13 @@ def test_a_log_of_another_shape_is_refused():
         fit(DirectMethod({"n_features": 3, "n_actions": 2}, [0, 1], protocol), make_data([0, 1], protocol))
 
 
+def test_a_barebones_trainer_with_a_limit_of_steps_stops_at_it(tiny):
+    module = DirectMethod(tiny.shape, tiny.seeds, tiny_protocol(stopping="fixed", holdout=0.0))
+    pl.Trainer(barebones=True, max_steps=2, accelerator="cpu").fit(module, tiny)
+    assert module.engine == "compiled"
+    assert module.stopped_epoch.tolist() == [2, 2]
+
+
 def test_lightnings_own_stages_work(tmp_path, tiny):
     module = DirectMethod(tiny.shape, tiny.seeds, tiny_protocol())
     logger = pl.loggers.CSVLogger(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 _KINDS = {
@@ -10,7 +11,6 @@ _KINDS = {
     "<class 'bool'>": "true or false",
     "<class 'collections.abc.Sequence'>": "a list, such as [0.1, 1]",
 }
-_OF_VALUE = r"'?([^',]+?)'?: ([^,]+),?"  # 'no': 0,
 _OF_A_DICT = "dict[str, typing.Union[float, typing.Literal['action']]]"  # the one option that is one
 
 
@@ -38,4 +38,12 @@ def explain(error: Exception, *, dashes: bool) -> str:
 def as_options(text: str) -> str:
     """A message that names arguments as Python has them, as one about options: ``--value.no 0 --value.yes 1``."""
     text = text.replace("missing='impute'", "--missing impute")
-    return re.sub(r"\bvalue=\{(.*?)\}", lambda found: re.sub(_OF_VALUE, r"--value.\1 \2", found[1]), text)
+    return re.sub(r"\bvalue=(\{.*?\})", lambda found: _value_options(found[1]) or found[0], text)
+
+
+def _value_options(mapping: str) -> str:
+    try:
+        value = ast.literal_eval(mapping)
+    except (SyntaxError, ValueError):  # as with a brace in a name
+        return ""
+    return " ".join(f"--value.{name} {worth}" for name, worth in value.items())
