@@ -291,7 +291,10 @@ def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
             "validation rows, which nobody has in practice."
         )
     if any(map(_paper_oracle, entries)):
-        texts.append(f"{ORACLE} of the paper: it chose CVAT's weight by such an oracle (the Hamming loss).")
+        texts.append(
+            f"{ORACLE} in the paper's rows: its weight of CVAT was chosen by an oracle, the Hamming loss on validation rows "
+            "with every outcome."
+        )
     return texts
 
 
