@@ -292,8 +292,8 @@ def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
         )
     if any(map(_paper_oracle, entries)):
         texts.append(
-            f"{ORACLE} in the paper's rows: its weight of CVAT was chosen by an oracle, the Hamming loss on validation rows "
-            "with every outcome."
+            f"{ORACLE} in the paper's rows: its weight of CVAT was chosen by an oracle, the Hamming loss on validation "
+            "rows with every outcome."
         )
     return texts
 
