@@ -14,9 +14,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
+from benchmarks.grid import digest
 from benchmarks.plan import counted, said
 from benchmarks.store import Record
-from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, title
+from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, paper_oracle, title
 from cst_lightning.catalogue import method_title
 
 
@@ -136,6 +137,7 @@ def _number(run: str, entry: Entry, *, named: bool) -> dict[str, Any]:
         "floor": entry.floor.mean if entry.floor else None,
         "share": None if share is None else 100 * share,
         "paper": entry.paper,
+        "paper_oracle": paper_oracle(entry),
         "z": entry.z,
     }
 
@@ -146,14 +148,15 @@ def _provenance(name: str, run: Run) -> list[tuple[str, ...]]:
     for place, record in run.found:
         if record is None:
             continue
-        made = record["provenance"]
+        made, commit = record["provenance"], record["provenance"].get("git_commit") or ""
         versions = ", ".join(f"{name} {number}" for name, number in made.get("versions", {}).items())
         seconds = made.get("cpu_seconds")
         rows.append(
             (
                 name,
-                "/".join((place.dataset, place.backbone, place.method)),
-                (made.get("git_commit") or "")[:12],
+                " ".join(filter(None, ("/".join((place.dataset, place.backbone, place.method)), place.settings))),
+                digest(record["identity"]),
+                commit[:12] + "+" * commit.endswith("+"),
                 made["finished"],
                 f"{made.get('machine', '')}, {made.get('device', '')}",
                 "" if seconds is None else f"{seconds:.0f}",

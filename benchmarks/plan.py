@@ -35,18 +35,13 @@ def estimate_seconds(job: Job) -> float:
     n_rows, n_features, n_actions = _sizes(job)
     steps = max(1, round(n_rows * (1 - protocol.holdout) / protocol.batch_size))
     n_seeds = len(job.seeds)
-    stopping = "early" if issubclass(backbone, EarlyDM) else protocol.stopping
 
     def arithmetic(hidden: int, passes: int) -> float:
         inner = 3 if protocol.architecture == "released" else 1
         weights = n_features * hidden + inner * hidden * hidden + hidden * n_actions
         return 2 * protocol.batch_size * weights * passes / _FLOPS
 
-    def training(
-        epochs: float, hidden: int, n_replicates: int, passes: int, extra: float = 0.0, rate: float = 1e-3
-    ) -> float:
-        slower = math.sqrt(1e-3 / rate) if stopping == "converged" else 1.0
-        epochs = min(epochs, slower * _TYPICAL_EPOCHS.get(stopping, epochs))
+    def training(epochs: float, hidden: int, n_replicates: int, passes: int, extra: float = 0.0) -> float:
         step = n_replicates * (_PASS_S * passes + arithmetic(hidden, passes)) + extra
         return epochs * (_EPOCH_S + steps * step)
 
@@ -58,15 +53,27 @@ def estimate_seconds(job: Job) -> float:
         return total + n_seeds * n_fits * _FIT_S.get(job.backbone, _BOOSTING_S * n_rows * n_features)
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
-    total += training(backbone.epochs(protocol), hidden, n_seeds * n_grid, 3, autograd, backbone.rate(protocol))
+    total += training(typical_epochs(job), hidden, n_seeds * n_grid, 3, autograd)
     width = protocol.hidden_cst
     for group, number in product(student_groups(job.methods), range(protocol.rounds)):
         kinds = [get_method(method).cvat for method in group]
-        epochs = protocol.cst_epochs(number)
+        epochs = typical_epochs(job, number)
         labels = n_seeds * arithmetic(hidden, 1) if protocol.teacher_dropout and number == 0 else 0.0
         total += training(epochs, width, n_seeds * len(protocol.cvat_weights) * (True in kinds), _CVAT_PASSES, labels)
         total += training(epochs, width, n_seeds, 3) if False in kinds else 0.0
     return total
+
+
+def typical_epochs(job: Job, number: int | None = None) -> float:
+    """Epochs that the backbone of ``job``, or the students of round ``number`` from 0, take where stopping decides."""
+    protocol, backbone = job.protocol, backbones().get(job.backbone)
+    if number is None:
+        stopping = "early" if issubclass(backbone, EarlyDM) else protocol.stopping
+        most, rate = backbone.epochs(protocol), backbone.rate(protocol)
+    else:
+        stopping, most, rate = protocol.stopping, protocol.cst_epochs(number), protocol.learning_rate_cst
+    slower = math.sqrt(1e-3 / rate) if stopping == "converged" else 1.0
+    return min(most, slower * _TYPICAL_EPOCHS.get(stopping, most))
 
 
 def _sizes(job: Job) -> tuple[int, int, int]:

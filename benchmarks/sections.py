@@ -73,8 +73,8 @@ def against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
             backbone_title(row.backbone),
             method_title(row.method),
             title(row.metric),
-            f"{row.ours:.4f} ± {row.ours_se:.4f}",
-            f"{row.paper:.4f} ± {row.paper_se:.4f}",
+            f"{row.ours:.4f} ± {row.ours_se:.4f}" + ORACLE * row.oracle,
+            f"{row.paper:.4f} ± {row.paper_se:.4f}" + ORACLE * (row.method == "pl_cvat"),
             f"{row.z:+.1f}",
         )
         for row in far.head(_MOST_SHOWN).itertuples()

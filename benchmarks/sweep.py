@@ -31,7 +31,7 @@ from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
 from benchmarks.texts import last_line, printable
-from benchmarks.tracking import MODES, Tracker, Tracking, lacks_summary, sync
+from benchmarks.tracking import MODES, Tracker, Tracking, lacks_summary, sync, untold
 from benchmarks.upkeep import merge, verify
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
@@ -125,7 +125,7 @@ def run(options: Namespace, console: Console) -> int:
         + (f" and {remote.address}" if remote is not None else ""),
         soft_wrap=True,
     )
-    tracker = _tracker(jobs, bool(todo), store, options)
+    tracker = _tracker(jobs, todo, store, options)
     try:
         ended = _train(todo, store, options, execute, console, tracker, remote)
         status = _finish(jobs, store, console, ended, remote)  # first: nobody waits for W&B to see the results
@@ -209,12 +209,19 @@ def _train(
     return ended
 
 
-def _tracker(jobs: Sequence[Job], any_left: bool, store: Store, options: Namespace) -> Tracker | None:
+def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
     mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
-    if mode == "disabled" or not (any_left or lacks_summary(store.folder)):
+    pending = {id(job): cells_to_run(job, store, options.on_existing) for job in todo}
+    recorded = [(job, cell) for job in jobs for cell in job.cells if cell not in pending.get(id(job), ())]
+    late = untold(store.folder, recorded)
+    if mode == "disabled" or not (todo or late or lacks_summary(store.folder)):
         return None
     tags = tuple(options.wandb_tags or ())
-    return Tracker(jobs, Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve()))
+    settings = Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve())
+    tracker = Tracker(jobs, settings)
+    for event in late:
+        tracker.tell(event)
+    return tracker
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, remote: Remote | None) -> int:

@@ -237,10 +237,10 @@ def spread(mean: float, error: float) -> str:
 def _paper(entry: Entry | None) -> str:
     if entry is None or entry.paper is None:
         return ""
-    return spread(*entry.paper) + (ORACLE if _paper_oracle(entry) else "")
+    return spread(*entry.paper) + (ORACLE if paper_oracle(entry) else "")
 
 
-def _paper_oracle(entry: Entry) -> bool:
+def paper_oracle(entry: Entry) -> bool:
     """Whether the paper's number rests on an oracle: it chose every weight of CVAT by one."""
     return entry.paper is not None and entry.place.method == "pl_cvat"
 
@@ -290,7 +290,7 @@ def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
             f"{ORACLE} The weight was chosen by an oracle ({', '.join(rules)}): it saw the outcome of every action on "
             "validation rows, which nobody has in practice."
         )
-    if any(map(_paper_oracle, entries)):
+    if any(map(paper_oracle, entries)):
         texts.append(
             f"{ORACLE} in the paper's rows: its weight of CVAT was chosen by an oracle, the Hamming loss on validation "
             "rows with every outcome."

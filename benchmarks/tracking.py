@@ -42,6 +42,7 @@ _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
 _ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
+_ENDED = "ended"  # in the folder of a cell's run that W&B wrote to its end
 MODES = ("online", "offline", "disabled")
 
 
@@ -131,8 +132,19 @@ def unsynced(folder: Path) -> list[Path]:
 
 def lacks_summary(folder: Path) -> bool:
     """Whether a sweep logged cells to W&B and was cut off before its summary."""
-    runs = [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
+    runs = _runs(folder)
     return bool(runs) and not any(run.name.endswith("-summary") for run in runs)
+
+
+def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
+    """Which of these recorded cells W&B lacks in a folder that it logs: its part was killed with an earlier sweep."""
+    runs = _runs(folder)
+    told = {_id_of(run).rpartition("-")[2] for run in runs if (run / _ENDED).exists() or any(run.glob("*.synced"))}
+    return [Event(job, "recorded", cell.method) for job, cell in cells if runs and cell.key not in told]
+
+
+def _runs(folder: Path) -> list[Path]:
+    return [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
 
 
 def _id_of(run: Path) -> str:
@@ -342,6 +354,8 @@ class _Session:
         folder = Path(run.dir).parent
         try:
             run.finish(exit_code)
+            if exit_code == 0:
+                (folder / _ENDED).touch()
             if self.mode == "online" and _mark_if_uploaded(folder):
                 self.kept.pop(key, None)
                 self.has_summary = self.has_summary or key == "summary"
@@ -404,24 +418,32 @@ class _Session:
         import wandb
 
         from benchmarks.report import write_report
-        from benchmarks.tables import TITLES, make_entries
+        from benchmarks.tables import TITLES, make_entries, paper_oracle
 
         folder = self.settings.folder
         cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
         run = self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
-        header = ("dataset", "backbone", "method", "n", "ours", "standard_error", "paper", "difference", "floor")
+        header = (
+            "settings", "dataset", "backbone", "method", "status", "n", "ours", "standard_error", "oracle",
+            "paper", "paper_standard_error", "paper_oracle", "difference", "constant", "floor",
+        )  # fmt: skip
         try:
             found = write_report(Store(folder)).found
             for metric in TITLES:
                 columns: list[str | int] = list(header)
                 rows = []
                 for entry in make_entries(found, metric):
-                    place, ours, paper = entry.place, entry.ours, entry.paper[0] if entry.paper else None
-                    if ours is not None:
-                        difference = None if paper is None else ours.mean - paper
-                        floor = entry.floor.mean if entry.floor else None
-                        names = [place.dataset, place.backbone, place.method]
-                        rows.append([*names, ours.n, ours.mean, ours.standard_error, paper, difference, floor])
+                    place, ours, paper = entry.place, entry.ours, entry.paper or (None, None)
+                    mean = ours.mean if ours else None
+                    difference = None if mean is None or paper[0] is None else mean - paper[0]
+                    bounds = (one.mean if one else None for one in (entry.constant, entry.floor))
+                    rows.append(
+                        [
+                            place.settings, place.dataset, place.backbone, place.method, entry.status,
+                            ours.n if ours else 0, mean, ours.standard_error if ours else None, entry.oracle,
+                            *paper, paper_oracle(entry), difference, *bounds,
+                        ]
+                    )  # fmt: skip
                 run.log({f"tables/{metric}": wandb.Table(columns=columns, data=rows)})
             for path in sorted((folder / "figures").glob("*.svg")):
                 run.log({f"figures/{path.stem}": wandb.Html(path.read_text(encoding="utf-8"), inject=False)})

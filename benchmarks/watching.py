@@ -12,7 +12,8 @@ import pytorch_lightning as pl
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import Cell, Job, backbones, student_groups
+from benchmarks.grid import Cell, Job, student_groups
+from benchmarks.plan import typical_epochs
 from benchmarks.statistics import summarise
 from benchmarks.store import Record, finite_or_none
 from cst_lightning.catalogue import get_method
@@ -111,15 +112,16 @@ Report = Callable[[Message], None]
 
 
 class ProgressReport(pl.Callback):
-    """Tells how much of the job is done: its trainings, weighted by the epochs that each may take."""
+    """Tells how much of the job is done: its trainings, weighted by the epochs that each usually takes."""
 
     def __init__(self, job: Job, report: Report) -> None:
         protocol = job.protocol
-        backbone = backbones().get(job.backbone)
-        self._parts = [float(backbone.epochs(protocol))]
+        self._epochs = [typical_epochs(job)]
+        self._passes = [1]
         for group in student_groups(job.methods):
             passes = sum(3 * len(protocol.cvat_weights) if get_method(method).cvat else 1 for method in group)
-            self._parts += [float(protocol.cst_epochs(number) * passes) for number in range(protocol.rounds)]
+            self._epochs += [typical_epochs(job, number) for number in range(protocol.rounds)]
+            self._passes += [passes] * protocol.rounds
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
 
     def begin(self, module: StackedModule) -> None:
@@ -133,10 +135,16 @@ class ProgressReport(pl.Callback):
         if now - self._told < 0.5:
             return
         self._told = now
-        share = (trainer.current_epoch + 1) / (trainer.max_epochs or 1)
-        done = sum(self._parts[: self._number]) + share * self._parts[self._number]
-        text = f"{self._label}, epoch {trainer.current_epoch + 1}"
-        self._report(Message("progress", text, done / sum(self._parts), peak_mib()))
+        epoch = trainer.current_epoch + 1
+        share = self.share(epoch, trainer.max_epochs or 1)
+        self._report(Message("progress", f"{self._label}, epoch {epoch}", share, peak_mib()))
+
+    def share(self, epoch: int, most: int) -> float:
+        """Of the job, when ``epoch`` of at most ``most`` of the training at hand is done."""
+        parts = [epochs * passes for epochs, passes in zip(self._epochs, self._passes, strict=True)]
+        # one that goes on beyond what is typical is taken to be near its end
+        of_this = epoch / min(most, max(self._epochs[self._number], 1.25 * epoch))
+        return (sum(parts[: self._number]) + of_this * parts[self._number]) / sum(parts)
 
 
 class Curve(pl.Callback):

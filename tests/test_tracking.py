@@ -126,6 +126,16 @@ def test_the_summary_has_tables_figures_report_and_records(logged):
     artifacts = [m.request.log_artifact.artifact for m in messages(path) if m.request.HasField("log_artifact")]
     artifacts += [m.artifact for m in messages(path) if m.WhichOneof("record_type") == "artifact"]
     assert "records" in {artifact.type for artifact in artifacts}
+    (table,) = path.parent.glob("files/media/table/tables/nll_*.table.json")
+    rows = json.loads(table.read_text())
+    at = {name: place for place, name in enumerate(rows["columns"])}
+    by_method = {row[at["method"]]: row for row in rows["data"]}
+    assert {"backbone", "pl", "pl_cvat"} <= set(by_method)
+    assert by_method["pl_cvat"][at["oracle"]] is True
+    assert by_method["pl"][at["status"]] == "finished"
+    record = next(json.loads(p.read_text()) for p in (logged / "cells").glob("*-pl-*.json"))
+    mean = sum(result["metrics"]["nll"] for result in record["results"]) / 3
+    assert by_method["pl"][at["ours"]] == pytest.approx(mean, rel=1e-12)
 
 
 def test_a_finished_sweep_again_logs_nothing_more(logged):
@@ -140,6 +150,23 @@ def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged)
     shutil.rmtree(summary)
     assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
     assert len(runs(logged)["summary"]) == 1
+
+
+def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(logged):
+    """The record was written; W&B's part was killed before it had the end of the cell's run."""
+    before = runs(logged)
+    (cut,) = (logged / "wandb").glob(f"offline-run-*-{before['multilabel/dm/pl'][0][2].run_id}")
+    (cut / "ended").unlink()
+    (log,) = cut.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:200])
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    after = runs(logged)
+    assert {len(of_name) for of_name in after.values()} == {1}
+    summary, history, _ = after["multilabel/dm/pl"][0]
+    assert all(summary[name] == value for name, value in before["multilabel/dm/pl"][0][0].items() if name[0] != "_")
+    assert [row["training_loss/mean"] for row in history] == [
+        row["training_loss/mean"] for row in before["multilabel/dm/pl"][0][1]
+    ]
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
