@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmarks.speed import Measured
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c26a9c", "#b37400", "#3a8fc7", "#000000", "#7a7a7a")
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -366,9 +366,9 @@ def _warn_of_rare(actions: Labels, outcomes: Labels, taken: NDArray[np.int64], s
         n_rows = int((taken[observed] == place).sum())
         different: list[Label] = [outcomes.values[k] for k in np.unique(seen[observed & (taken == place)])]
         if n_rows < N_FOLDS:
-            message = f"has {n_rows} observed outcomes: what is predicted for it comes from the other actions"
+            message = f"has {n_rows} observed outcomes: what is predicted for it comes from other actions; leave it out"
         elif len(different) == 1:
-            message = f"was only ever seen with outcome {different[0]!r}: it will be predicted so"
+            message = f"was only ever seen with outcome {different[0]!r}: it will be predicted so; log it more"
         else:
             continue
         warnings.warn(f"action {label!r} {message}", stacklevel=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import MISSING, Feedback, as_tensor
+from cst_lightning.propensity import whole_propensity
 
 
 def to_open_bandit(feedback: Feedback) -> dict[str, Any]:
@@ -52,18 +52,16 @@ def to_open_bandit(feedback: Feedback) -> dict[str, Any]:
 def from_open_bandit(bandit: Mapping[str, Any], *, allow_unlogged: bool = False) -> Feedback:
     """Open Bandit Pipeline's dictionary of bandit feedback as a log of one replicate.
 
-    Of ``pi_b`` come the propensities. ``action_context`` and ``expected_reward`` have no place in a log: the one is not
-    used, the other is known in simulations only.
+    Of ``pi_b`` come the propensities, or of ``pscore``, which is of the action taken alone: that is kept, and the other
+    actions share the rest evenly (nothing here looks at theirs). ``action_context`` and ``expected_reward`` have no
+    place in a log: the one is not used, the other is known in simulations only.
 
     Args:
         bandit: with ``n_actions``, ``context``, ``action`` and ``reward``.
         allow_unlogged: see ``Feedback``.
 
     Raises:
-        InputError: a key is missing, rewards are not 0 and 1, or rows are of several positions.
-
-    Warns:
-        UserWarning: there is a ``pscore`` without ``pi_b``: the propensity of the taken action alone is not kept.
+        InputError: a key is missing, a reward is not 0 or 1, a score is 0 or above 1, or rows are of several positions.
     """
     missing = [key for key in ("n_actions", "context", "action", "reward") if bandit.get(key) is None]
     if missing:
@@ -82,11 +80,7 @@ def from_open_bandit(bandit: Mapping[str, Any], *, allow_unlogged: bool = False)
             raise InputError(f"pi_b has shape {tuple(policy.shape)}: allowed is [N, K, 1], one position")
         policy = policy[..., 0]
     elif bandit.get("pscore") is not None:
-        warnings.warn(
-            "pscore is not kept, since a log holds the propensity of every action (pi_b); keep it for policy_value",
-            UserWarning,
-            stacklevel=2,
-        )
+        policy = whole_propensity(bandit["pscore"], np.asarray(bandit["action"]), int(bandit["n_actions"])).float()
     return Feedback(
         as_tensor("context", bandit["context"]),
         as_tensor("action", bandit["action"]),

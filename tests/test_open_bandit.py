@@ -80,7 +80,10 @@ def test_dictionaries_that_are_no_log(changes, message):
         from_open_bandit(to_open_bandit(log()) | changes)
 
 
-def test_a_score_of_the_taken_action_alone_is_not_kept_and_says_so():
+def test_a_score_of_the_taken_action_alone_is_kept():
     bandit = to_open_bandit(log()) | {"pi_b": None, "position": np.zeros(30)}
-    with pytest.warns(UserWarning, match="pscore is not kept"):
-        assert from_open_bandit(bandit).propensity is None
+    again = to_open_bandit(from_open_bandit(bandit))
+    assert again["pscore"] == pytest.approx(bandit["pscore"])
+    assert np.allclose(again["pi_b"].sum(1), 1)
+    with pytest.raises(InputError, match="propensity of the action taken is 0 in row 3"):
+        from_open_bandit(bandit | {"pscore": np.where(np.arange(30) == 3, 0, bandit["pscore"])})
