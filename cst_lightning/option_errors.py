@@ -23,7 +23,7 @@ def explain(error: Exception, *, dashes: bool) -> str:
     text = " ".join(str(error).split())
     missing = re.search(r"arguments are required: (?:\w+\.)?(\w+)", text)
     if missing:
-        return f"--{missing[1]} is missing"
+        return f"{missing[1]} is missing"
     found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*?(?:(?:Got|Given) value: (.*))?$', text)
     if found is not None and _OF_A_DICT in text:
         return f"--{found[1]}: allowed is a number or `action` for each outcome, as in --value.yes action --value.no 0"

@@ -140,7 +140,7 @@ def test_options_come_from_a_file_too(sales):
         ([*FIT, "--random_state", "a"], "random_state='a'"),
         ([*FIT, "--hidden", "abc"], "--hidden=abc: allowed is an integer"),
         ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
-        (FIT[:5], "--outcome is missing"),
+        (FIT[:5], "error: outcome is missing"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "as in --value.no 0 --value.yes 1"),
     ],
