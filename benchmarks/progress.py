@@ -139,9 +139,9 @@ class Display:
         now, share = time.monotonic(), self._share()
         if share < _UNTOLD:
             return None
-        done = sum(self._shares[key] * weight for key, weight in self._weights.items())
         taken = self._taken + sum(now - self._since[key] for key in self._running)
-        longest = max((1 - self._shares[key]) * weight for key, weight in self._weights.items()) * taken / done
+        longest = max((1 - self._shares[key]) * weight for key, weight in self._weights.items())
+        longest *= taken / (share * sum(self._weights.values()))
         return max((now - self._start) * (1 - share) / share, longest)  # in the end other workers are idle
 
     def _left(self) -> str:

@@ -213,7 +213,7 @@ def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Na
     mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
     pending = {id(job): cells_to_run(job, store, options.on_existing) for job in todo}
     recorded = [(job, cell) for job in jobs for cell in job.cells if cell not in pending.get(id(job), ())]
-    late = untold(store.folder, recorded)
+    late = [] if mode == "disabled" else untold(store.folder, recorded)
     if mode == "disabled" or not (todo or late or lacks_summary(store.folder)):
         return None
     tags = tuple(options.wandb_tags or ())

@@ -7,6 +7,7 @@ Where a run cannot be started online, it and all later ones are logged offline, 
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import queue
@@ -23,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import no_interrupt, worker_context
@@ -140,7 +143,8 @@ def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
     """Which of these recorded cells W&B lacks in a folder that it logs: its part was killed with an earlier sweep."""
     runs = _runs(folder)
     told = {_id_of(run).rpartition("-")[2] for run in runs if (run / _ENDED).exists() or any(run.glob("*.synced"))}
-    return [Event(job, "recorded", cell.method) for job, cell in cells if runs and cell.key not in told]
+    left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if runs and cell.key not in told]
+    return [Event(job, "recorded", cell.method) for job, cell, r in left if r is not None and r["status"] == "finished"]
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -418,33 +422,18 @@ class _Session:
         import wandb
 
         from benchmarks.report import write_report
-        from benchmarks.tables import TITLES, make_entries, paper_oracle
+        from benchmarks.tables import TITLES, make_entries, to_csv
 
         folder = self.settings.folder
         cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
         run = self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
-        header = (
-            "settings", "dataset", "backbone", "method", "status", "n", "ours", "standard_error", "oracle",
-            "paper", "paper_standard_error", "paper_oracle", "difference", "constant", "floor",
-        )  # fmt: skip
         try:
             found = write_report(Store(folder)).found
             for metric in TITLES:
-                columns: list[str | int] = list(header)
-                rows = []
-                for entry in make_entries(found, metric):
-                    place, ours, paper = entry.place, entry.ours, entry.paper or (None, None)
-                    mean = ours.mean if ours else None
-                    difference = None if mean is None or paper[0] is None else mean - paper[0]
-                    bounds = (one.mean if one else None for one in (entry.constant, entry.floor))
-                    rows.append(
-                        [
-                            place.settings, place.dataset, place.backbone, place.method, entry.status,
-                            ours.n if ours else 0, mean, ours.standard_error if ours else None, entry.oracle,
-                            *paper, paper_oracle(entry), difference, *bounds,
-                        ]
-                    )  # fmt: skip
-                run.log({f"tables/{metric}": wandb.Table(columns=columns, data=rows)})
+                text = io.StringIO(to_csv(make_entries(found, metric)))
+                table = pd.read_csv(text, float_precision="round_trip").rename(columns={"mean": "ours"})
+                table["difference"] = table["ours"] - table["paper_mean"]
+                run.log({f"tables/{metric}": wandb.Table(dataframe=table)})
             for path in sorted((folder / "figures").glob("*.svg")):
                 run.log({f"figures/{path.stem}": wandb.Html(path.read_text(encoding="utf-8"), inject=False)})
             run.log({"report": wandb.Html((folder / "report.html").read_text(encoding="utf-8"), inject=False)})

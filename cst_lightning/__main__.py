@@ -13,7 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
-from cst_lightning.option_errors import as_options, explain
+from cst_lightning.option_errors import explain
 
 _LONG = 300  # characters of a message
 _LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "--actions")
@@ -83,7 +83,8 @@ def _with_lists(arguments: Sequence[str]) -> list[str]:
 
 def _of_a_file(message: object) -> str:
     """A message about an array as one about a file: its rows count from 1, its options begin with dashes."""
-    return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, as_options(str(message)))
+    text = str(message).replace("missing='impute'", "--missing impute")
+    return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, text)
 
 
 def _data_rows(found: re.Match[str]) -> str:

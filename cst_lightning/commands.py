@@ -23,7 +23,6 @@ from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
-from cst_lightning.option_errors import as_options
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
@@ -195,7 +194,7 @@ def evaluate(
         if explained_share(given, taken) > EXPLAINED:
             warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
     worth = _by_label(value, classifier.classes_)
-    print(as_options(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor)))
+    print(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor))
 
 
 def look(

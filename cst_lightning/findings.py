@@ -102,7 +102,7 @@ def actions(found: Diagnosis) -> Iterator[Finding]:
     nothing = "There is nothing to learn about such an action; its predictions would be guesses."
     little = "Predictions of such an action rest on very little, and it may be missing from a part that is held out."
     log_more = "Leave these rows out, join it with a like action, or log it more."
-    kinds: list[tuple[Severity, Any, str, str, str]] = [
+    kinds: list[tuple[Severity, pd.Series, str, str, str]] = [
         (
             "problem", rows == 0, "never logged", nothing,
             "Leave it out of what may be recommended, or try it for a share of the contexts first.",

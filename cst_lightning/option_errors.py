@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 _KINDS = {
@@ -33,17 +32,3 @@ def explain(error: Exception, *, dashes: bool) -> str:
         return text
     name = found[1].replace("_", "-") if dashes and not found[1].startswith("override.") else found[1]
     return f"--{name}={found[2]}: allowed is {' or '.join(allowed)}"
-
-
-def as_options(text: str) -> str:
-    """A message that names arguments as Python has them, as one about options: ``--value.no 0 --value.yes 1``."""
-    text = text.replace("missing='impute'", "--missing impute")
-    return re.sub(r"\bvalue=(\{.*?\})", lambda found: _value_options(found[1]) or found[0], text)
-
-
-def _value_options(mapping: str) -> str:
-    try:
-        value = ast.literal_eval(mapping)
-    except (SyntaxError, ValueError):  # as with a brace in a name
-        return ""
-    return " ".join(f"--value.{name} {worth}" for name, worth in value.items())

@@ -16,15 +16,12 @@ def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels)
     """Worth of outcomes (see ``recommend``), in a shape that goes with probabilities of ``shape``, ``[n, K, m]``."""
     if value is None:
         if isinstance(outcomes.values[0], str):
-            raise InputError(
-                f"value: outcomes are text ({shown_list(outcomes.values)}), so say what each is worth, as in "
-                f"value={dict.fromkeys(outcomes.values, 0) | {outcomes.values[-1]: 1}}"
-            )
+            raise InputError(f"value: outcomes are text, so give each of {shown_list(outcomes.values)} a number")
         return np.array(outcomes.values, float)
     if isinstance(value, Mapping):
         missing = [label for label in outcomes.values if label not in value]
         if missing or len(value) > len(outcomes.values):
-            raise InputError(f"value={dict(value)}: give each of {shown_list(outcomes.values)} a number")
+            raise InputError(f"value: give each of {shown_list(outcomes.values)} a number, and nothing else")
         value = np.transpose([_column(value[label], actions) for label in outcomes.values])
     try:
         worth = np.asarray(value, float)

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from cst_lightning.__main__ import main
-from cst_lightning.option_errors import as_options
 
 FIT = ["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "m"]
 
@@ -142,7 +141,7 @@ def test_options_come_from_a_file_too(sales):
         ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
         (FIT[:5], "error: outcome is missing"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
-        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "as in --value.no 0 --value.yes 1"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "give each of 'no', 'yes' a number"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
@@ -155,12 +154,6 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     assert [line for line in told if not line.startswith("warning")] == [told[-1]]
     assert message in told[-1]
     assert told[-1].startswith("error: ")
-
-
-def test_values_in_a_message_are_options_of_the_command_line():
-    assert as_options("as in value={'no': 0, 'yes, but': 1}") == "as in --value.no 0 --value.yes, but 1"
-    assert as_options("value={0: 0, 1: 1.5}: give each") == "--value.0 0 --value.1 1.5: give each"
-    assert as_options("value={'a}': 0}: x") == "value={'a}': 0}: x"
 
 
 def test_lists_of_names_are_given_in_any_way(sales, capsys):

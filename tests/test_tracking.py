@@ -239,7 +239,7 @@ def test_sync_wants_a_folder_with_runs(tmp_path, capsys):
     assert sweep(["sync"]) == 2
 
 
-def test_a_cell_that_failed_has_a_run_that_says_so(tmp_path):
+def test_a_cell_that_failed_has_a_run_that_says_so_and_is_not_told_again(tmp_path, capsys):
     options = ["--methods", "backbone", "pl", "--wandb", "offline", "--out", str(tmp_path / "run")]
     arguments = ["--datasets", "multilabel", "--backbones", "tests.parts.Broken", *FAST[4:]]
     assert sweep([*arguments, *options]) == 1
@@ -247,6 +247,9 @@ def test_a_cell_that_failed_has_a_run_that_says_so(tmp_path):
     assert set(found) == {"multilabel/tests.parts.Broken/backbone", "multilabel/tests.parts.Broken/pl", "summary"}
     summary, _, _ = found["multilabel/tests.parts.Broken/pl"][0]
     assert summary["error"] == "InputError: this backbone is broken on purpose"
+    capsys.readouterr()
+    assert sweep([*arguments, *options, "--on-existing", "skip"]) == 1
+    assert "W&B failed" not in capsys.readouterr().err
 
 
 def test_a_folder_that_wandb_cannot_write_is_told_and_harms_nothing(tmp_path, capsys):
