@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.entries import ORACLE, Entry, Place, backbone_title, main_datasets
 from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
-from benchmarks.tables import ORACLE, Entry, Place, backbone_title, main_datasets
 from cst_lightning.catalogue import method_title
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import RELEASED

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.analysis import MOST_WRONG
+from benchmarks.entries import ORACLE, Entry, backbone_title, main_datasets, title
 from benchmarks.statistics import Ranks
 from benchmarks.store import replace_file
-from benchmarks.tables import ORACLE, Entry, backbone_title, main_datasets, title
 from cst_lightning.catalogue import METHODS, method_title
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
+from benchmarks.entries import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, paper_oracle, title
 from benchmarks.grid import digest
 from benchmarks.plan import counted, said
 from benchmarks.store import Record
-from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, make_entries, notes, paper_oracle, title
+from benchmarks.tables import notes
 from cst_lightning.catalogue import method_title
 
 

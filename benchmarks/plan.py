@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -28,40 +29,56 @@ _BOOSTING_S, _FIT_S = 3e-5, {"constant": 0.03, "s_logistic": 0.3, "t_logistic": 
 _DATA_S = {"scene": 15.0, "yeast": 30.0}
 
 
+@dataclass(frozen=True)
+class Training:
+    """One training of a job as it is planned."""
+
+    epochs: float
+    seconds: float  # of one core, for all its epochs
+
+
 def estimate_seconds(job: Job) -> float:
     """About how many seconds of one core ``job`` takes, from the arithmetic of its steps."""
+    return _JOB_S + _DATA_S.get(job.dataset.name, 1.0) + sum(training.seconds for training in trainings(job))
+
+
+def trainings(job: Job) -> list[Training]:
+    """The backbone's, then each group of students', round by round."""
     protocol = job.protocol
     backbone = backbones().get(job.backbone)
     n_rows, n_features, n_actions = _sizes(job)
     steps = max(1, round(n_rows * (1 - protocol.holdout) / protocol.batch_size))
     n_seeds = len(job.seeds)
+    students = list(product(student_groups(job.methods), range(protocol.rounds)))
+    if not backbone.has_gradient:
+        fit_s = n_seeds * _FIT_S.get(job.backbone, _BOOSTING_S * n_rows * n_features)
+        return [Training(1, fit_s), *(Training(1, len(group) * fit_s) for group, _ in students)]
 
     def arithmetic(hidden: int, passes: int) -> float:
         inner = 3 if protocol.architecture == "released" else 1
         weights = n_features * hidden + inner * hidden * hidden + hidden * n_actions
         return 2 * protocol.batch_size * weights * passes / _FLOPS
 
-    def training(epochs: float, hidden: int, n_replicates: int, passes: int, extra: float = 0.0) -> float:
-        step = n_replicates * (_PASS_S * passes + arithmetic(hidden, passes)) + extra
-        return epochs * (_EPOCH_S + steps * step)
+    def step(hidden: int, n_replicates: int, passes: int) -> float:
+        return n_replicates * (_PASS_S * passes + arithmetic(hidden, passes))
+
+    def training(epochs: float, step_s: float) -> Training:
+        return Training(epochs, epochs * (_EPOCH_S + steps * step_s))
 
     n_grid = len(backbone.default_grid(protocol))
-    hidden = backbone.hidden_units(protocol)
-    total = _JOB_S + _DATA_S.get(job.dataset.name, 1.0)
-    if not backbone.has_gradient:
-        n_fits = 1 + sum(protocol.rounds for method in job.methods if method != "backbone")
-        return total + n_seeds * n_fits * _FIT_S.get(job.backbone, _BOOSTING_S * n_rows * n_features)
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
-    total += training(typical_epochs(job), hidden, n_seeds * n_grid, 3, autograd)
+    found = [training(typical_epochs(job), step(backbone.hidden_units(protocol), n_seeds * n_grid, 3) + autograd)]
     width = protocol.hidden_cst
-    for group, number in product(student_groups(job.methods), range(protocol.rounds)):
+    for group, number in students:
         kinds = [get_method(method).cvat for method in group]
-        epochs = typical_epochs(job, number)
-        labels = n_seeds * arithmetic(hidden, 1) if protocol.teacher_dropout and number == 0 else 0.0
-        total += training(epochs, width, n_seeds * len(protocol.cvat_weights) * (True in kinds), _CVAT_PASSES, labels)
-        total += training(epochs, width, n_seeds, 3) if False in kinds else 0.0
-    return total
+        step_s = n_seeds * arithmetic(width, 1) if protocol.teacher_dropout and number == 0 else 0.0
+        if True in kinds:
+            step_s += step(width, n_seeds * len(protocol.cvat_weights), _CVAT_PASSES)
+        if False in kinds:
+            step_s += step(width, n_seeds, 3)
+        found.append(training(typical_epochs(job, number), step_s))
+    return found
 
 
 def typical_epochs(job: Job, number: int | None = None) -> float:

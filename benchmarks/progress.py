@@ -42,6 +42,7 @@ class Display:
         self._running: dict[int, dict[str, Any]] = {}
         self._since: dict[int, float] = {}  # when a job was started
         self._taken = 0.0  # by the jobs that have ended
+        self._setup: dict[int, float] = {}  # of that and of what running jobs take, what compiling takes once
         self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
@@ -81,12 +82,12 @@ class Display:
             self._running[key] = {"job": event.job.label, "doing": "", "share": 0.0, "mib": 0.0}
             self._since[key] = time.monotonic()
         elif event.kind == "progress":
-            self._shares[key] = event.share
+            self._shares[key], self._setup[key] = event.share, event.setup
             self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
             note = printable(f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text)
             self._progress.update(self._bars[key], completed=event.share, note=note)
         elif event.kind == "retried":
-            self._shares[key] = 0.0
+            self._shares[key], self._setup[key] = 0.0, 0.0
             self._progress.remove_task(self._bars.pop(key))
             del self._running[key]
             why = f"{event.job.label} is tried again: {last_line(event.text)}"
@@ -140,9 +141,11 @@ class Display:
         if share < _UNTOLD:
             return None
         taken = self._taken + sum(now - self._since[key] for key in self._running)
+        training = max(0.0, 1 - sum(self._setup.values()) / taken) if taken else 1.0
         longest = max((1 - self._shares[key]) * weight for key, weight in self._weights.items())
-        longest *= taken / (share * sum(self._weights.values()))
-        return max((now - self._start) * (1 - share) / share, longest)  # in the end other workers are idle
+        longest *= training * taken / (share * sum(self._weights.values()))
+        # in the end other workers are idle
+        return max(training * (now - self._start) * (1 - share) / share, longest)
 
     def _left(self) -> str:
         left = self.seconds_left

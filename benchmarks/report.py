@@ -10,13 +10,14 @@ from pathlib import Path
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import figures, sections
+from benchmarks.entries import TITLES, Place, make_entries
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
 from benchmarks.remote import here
 from benchmarks.sections import Found
 from benchmarks.store import Record, Store, write_parquet, write_text
-from benchmarks.tables import TITLES, Place, make_entries, to_csv, to_latex, to_markdown
+from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, printable
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError

@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from benchmarks import analysis, figures
+from benchmarks.entries import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, title
 from benchmarks.page import Run, Section, run_names
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
-from benchmarks.tables import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, spread, title
+from benchmarks.tables import spread
 from benchmarks.texts import csv_text, last_line
 from cst_lightning.catalogue import method_title
 

@@ -17,6 +17,7 @@ from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
 from benchmarks.cutting import cut
+from benchmarks.entries import TITLES, Place, make_entries
 from benchmarks.executors import ray
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
@@ -29,10 +30,11 @@ from benchmarks.progress import Display, show_status
 from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
-from benchmarks.tables import TITLES, Place, make_entries, notes, to_terminal
+from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, printable
-from benchmarks.tracking import MODES, Tracker, Tracking, lacks_summary, sync, untold
+from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from benchmarks.upkeep import merge, verify
+from benchmarks.wandb_runs import lacks_summary, untold
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds

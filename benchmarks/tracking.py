@@ -33,6 +33,7 @@ from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
+from benchmarks.wandb_runs import ENDED, how_to_sync, unsynced
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 from cst_lightning.errors import InputError
 
@@ -45,7 +46,6 @@ _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
 _ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
-_ENDED = "ended"  # in the folder of a cell's run that W&B wrote to its end
 MODES = ("online", "offline", "disabled")
 
 
@@ -94,7 +94,7 @@ class Tracker:
         if not said:
             said = [
                 f"W&B's part {'did not end in time' if self._process.is_alive() else 'ended early'} and was left; "
-                f"nothing of the results is lost. {_how_to_sync(self._settings.folder)}"
+                f"nothing of the results is lost. {how_to_sync(self._settings.folder)}"
             ]
         self._process.join(timeout=2)
         self.leave()
@@ -125,37 +125,6 @@ def sync(folder: Path) -> int:
     return max(subprocess.run([*command, str(run)], check=False).returncode for run in left)
 
 
-def unsynced(folder: Path) -> list[Path]:
-    """Folders of W&B runs that are on this machine alone."""
-    runs = [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir() and any(run.glob("*.wandb"))]
-    again = {_id_of(run) for run in runs if run.name.startswith("offline-")}  # these hold all of a run
-    left = [run for run in runs if run.name.startswith("offline-") or _id_of(run) not in again]
-    return sorted(run for run in left if not any(run.glob("*.synced")))
-
-
-def lacks_summary(folder: Path) -> bool:
-    """Whether a sweep logged cells to W&B and was cut off before its summary."""
-    runs = _runs(folder)
-    return bool(runs) and not any(run.name.endswith("-summary") for run in runs)
-
-
-def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
-    """Which of these recorded cells W&B lacks in a folder that it logs: its part was killed with an earlier sweep."""
-    runs = _runs(folder)
-    told = {_id_of(run).rpartition("-")[2] for run in runs if (run / _ENDED).exists() or any(run.glob("*.synced"))}
-    left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if runs and cell.key not in told]
-    return [Event(job, "recorded", cell.method) for job, cell, r in left if r is not None and r["status"] == "finished"]
-
-
-def _runs(folder: Path) -> list[Path]:
-    return [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
-
-
-def _id_of(run: Path) -> str:
-    """``run-DATE_TIME-ID`` and ``offline-run-DATE_TIME-ID``."""
-    return run.name.removeprefix("offline-").split("-", 2)[2]
-
-
 def _mark_if_uploaded(run: Path) -> bool:
     """Ask the server whether it has an online run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
 
@@ -172,10 +141,6 @@ def _mark_if_uploaded(run: Path) -> bool:
         for log in run.glob("*.wandb"):
             log.with_name(log.name + ".synced").touch()
     return whole
-
-
-def _how_to_sync(folder: Path) -> str:
-    return f"Upload later with: python -m benchmarks.sweep sync {folder}"
 
 
 # --- W&B's side: a process of its own -----------------------------------------------------------------
@@ -303,7 +268,7 @@ class _Session:
         """What a person must know at the end."""
         said = list(self.rest_said)
         folder, waiting = self.settings.folder, unsynced(self.settings.folder)
-        where = f"{len(waiting)} runs are in {folder / 'wandb'}. {_how_to_sync(folder)}"
+        where = f"{len(waiting)} runs are in {folder / 'wandb'}. {how_to_sync(folder)}"
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None else ""
             said.append(f"W&B: logged offline{why}; {where}")
@@ -359,7 +324,7 @@ class _Session:
         try:
             run.finish(exit_code)
             if exit_code == 0:
-                (folder / _ENDED).touch()
+                (folder / ENDED).touch()
             if self.mode == "online" and _mark_if_uploaded(folder):
                 self.kept.pop(key, None)
                 self.has_summary = self.has_summary or key == "summary"
@@ -421,8 +386,9 @@ class _Session:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
         import wandb
 
+        from benchmarks.entries import TITLES, make_entries
         from benchmarks.report import write_report
-        from benchmarks.tables import TITLES, make_entries, to_csv
+        from benchmarks.tables import to_csv
 
         folder = self.settings.folder
         cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}

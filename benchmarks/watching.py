@@ -12,12 +12,13 @@ import pytorch_lightning as pl
 from torch import Tensor
 from typing_extensions import override
 
-from benchmarks.grid import Cell, Job, student_groups
-from benchmarks.plan import typical_epochs
+from benchmarks.grid import Cell, Job
+from benchmarks.plan import trainings
 from benchmarks.statistics import summarise
 from benchmarks.store import Record, finite_or_none
 from cst_lightning.catalogue import get_method
 from cst_lightning.stacked import StackedModule
+from cst_lightning.stopping import ReplicateStopping
 
 try:
     import resource
@@ -105,6 +106,7 @@ class Message:
     text: str = ""  # the part at hand, or the method that was recorded
     share: float = 0.0  # of the whole job that is done
     mib: float = 0.0  # the most memory that the job held so far
+    setup: float = 0.0  # seconds that first epochs took beyond second ones: most of it compiles, once on a machine
     point: Point | None = None
 
 
@@ -112,39 +114,40 @@ Report = Callable[[Message], None]
 
 
 class ProgressReport(pl.Callback):
-    """Tells how much of the job is done: its trainings, weighted by the epochs that each usually takes."""
+    """Tells how much of the job is done: its trainings, weighted by the time that is planned for each."""
 
     def __init__(self, job: Job, report: Report) -> None:
-        protocol = job.protocol
-        self._epochs = [typical_epochs(job)]
-        self._passes = [1]
-        for group in student_groups(job.methods):
-            passes = sum(3 * len(protocol.cvat_weights) if get_method(method).cvat else 1 for method in group)
-            self._epochs += [typical_epochs(job, number) for number in range(protocol.rounds)]
-            self._passes += [passes] * protocol.rounds
+        self._trainings = trainings(job)
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
+        self._setup, self._epoch_ended, self._first = 0.0, 0.0, 0.0
 
     def begin(self, module: StackedModule) -> None:
         """The next training starts."""
+        self._epoch_ended = time.monotonic()
         self._number += 1
         self._label = module.name if self._number == 0 else f"round {module.stage}"
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        now = time.monotonic()
+        now, epoch, most = time.monotonic(), trainer.current_epoch + 1, trainer.max_epochs or 1
+        taken, self._epoch_ended = now - self._epoch_ended, now
+        if epoch == 1:
+            self._first = taken
+        elif epoch == 2:
+            self._setup += max(0.0, self._first - taken)
         if now - self._told < 0.5:
             return
         self._told = now
-        epoch = trainer.current_epoch + 1
-        share = self.share(epoch, trainer.max_epochs or 1)
-        self._report(Message("progress", f"{self._label}, epoch {epoch}", share, peak_mib()))
+        stopping = [callback for callback in trainer.callbacks if isinstance(callback, ReplicateStopping)]  # type: ignore[attr-defined]
+        left = min([most - epoch, *(callback.least_epochs_left for callback in stopping)])
+        share = self.share(epoch, most, left)
+        self._report(Message("progress", f"{self._label}, epoch {epoch}", share, peak_mib(), self._setup))
 
-    def share(self, epoch: int, most: int) -> float:
-        """Of the job, when ``epoch`` of at most ``most`` of the training at hand is done."""
-        parts = [epochs * passes for epochs, passes in zip(self._epochs, self._passes, strict=True)]
-        # one that goes on beyond what is typical is taken to be near its end
-        of_this = epoch / min(most, max(self._epochs[self._number], 1.25 * epoch))
-        return (sum(parts[: self._number]) + of_this * parts[self._number]) / sum(parts)
+    def share(self, epoch: int, most: int, left: float) -> float:
+        """Of the job, when ``epoch`` of at most ``most`` of the training at hand is done and it takes ``left`` more."""
+        parts = [training.seconds for training in self._trainings]
+        expected = max(min(most, self._trainings[self._number].epochs), epoch + left)
+        return (sum(parts[: self._number]) + epoch / expected * parts[self._number]) / sum(parts)
 
 
 class Curve(pl.Callback):

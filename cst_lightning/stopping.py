@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, cast
 from typing import Protocol as TypingProtocol
 
@@ -125,6 +126,14 @@ class ReplicateStopping(pl.Callback):
         state["reference"] = torch.where(counts, watched, state["reference"])
         state["waited"] = torch.where(counts, 0, state["waited"] + 1)
         return active & (state["waited"] >= self.patience)
+
+    @property
+    def least_epochs_left(self) -> float:
+        """Epochs that the training still takes if no replicate improves any more; infinite for the rule ``fixed``."""
+        if self.rule == "fixed" or not self._state:
+            return math.inf
+        waited = self._state["waited"][self._state["active"]]
+        return max(0, self.patience - int(waited.min())) if len(waited) else 0
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

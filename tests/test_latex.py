@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.entries import make_entries
 from benchmarks.report import find_places
 from benchmarks.store import Store
-from benchmarks.tables import make_entries, to_latex
+from benchmarks.tables import to_latex
 
 RESULTS = Path(__file__).parents[1] / "results"
 ENGINE = next(filter(None, map(shutil.which, ("pdflatex", "tectonic"))), None)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.entries import Place
 from benchmarks.page import Run, Section, render
 from benchmarks.report import main, write_report
 from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
-from benchmarks.tables import Place
 from tests.conftest import open_page
 
 TINY = ["--backbones", "dm", "--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--workers", "1"]

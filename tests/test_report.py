@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import analysis, figures
+from benchmarks.entries import Entry, Place
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
 from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
-from benchmarks.tables import Entry, Place
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMITTED = sorted(folder.parent for folder in RESULTS.glob("*/records.parquet"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from benchmarks.entries import paper_results
 from benchmarks.sweep import main as sweep
-from benchmarks.tables import paper_results
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "studies.md")]

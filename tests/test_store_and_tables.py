@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.entries import Place, make_entries, paper_results
 from benchmarks.grid import Cell
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
-from benchmarks.tables import Place, make_entries, paper_results, to_csv, to_latex, to_markdown
+from benchmarks.tables import to_csv, to_latex, to_markdown
 from cst_lightning import InputError, get_protocol
 from datamodules.catalogue import DataSpec
 

@@ -15,7 +15,8 @@ from wandb.proto import wandb_internal_pb2
 from benchmarks import tracking, watching
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
-from benchmarks.tracking import Tracker, Tracking, unsynced
+from benchmarks.tracking import Tracker, Tracking
+from benchmarks.wandb_runs import unsynced
 from benchmarks.watching import Point
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]

@@ -7,7 +7,7 @@ import wandb
 
 from benchmarks import tracking
 from benchmarks.sweep import main as sweep
-from benchmarks.tracking import unsynced
+from benchmarks.wandb_runs import unsynced
 from tests.wandb_server import KEY, serving
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1", "--wandb", "online"]

@@ -35,6 +35,7 @@ class Event:
     text: str = ""
     share: float = 0.0
     mib: float = 0.0
+    setup: float = 0.0
     point: Point | None = None
 
 

@@ -113,7 +113,7 @@ def _drain(one: _Running) -> Iterator[Event]:
         while one.connection.poll():
             said = one.connection.recv()
             if isinstance(said, Message):
-                yield Event(one.job, said.kind, said.text, said.share, said.mib, said.point)
+                yield Event(one.job, **vars(said))
             else:
                 one.outcome = said
     except (EOFError, OSError):

@@ -189,7 +189,7 @@ def _advance(one: _Task, store: Store, settings: Settings, tell: Callable[[Event
         return False
     _start(one, settings, tell)
     if isinstance(said, Message):
-        tell(Event(one.job, said.kind, said.text, said.share, said.mib, said.point))
+        tell(Event(one.job, **vars(said)))
     elif isinstance(said, str):
         one.outcome = said
     else:

@@ -1,0 +1,48 @@
+"""The W&B runs of a folder: which are there, which the server lacks, and which cells W&B was never told of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.executors.common import Event
+from benchmarks.grid import Cell, Job
+from benchmarks.store import Store
+
+ENDED = "ended"  # in the folder of a cell's run that W&B wrote to its end
+
+
+def unsynced(folder: Path) -> list[Path]:
+    """Folders of W&B runs that are on this machine alone."""
+    runs = [run for run in _runs(folder) if any(run.glob("*.wandb"))]
+    again = {_id_of(run) for run in runs if run.name.startswith("offline-")}  # these hold all of a run
+    left = [run for run in runs if run.name.startswith("offline-") or _id_of(run) not in again]
+    return sorted(run for run in left if not any(run.glob("*.synced")))
+
+
+def lacks_summary(folder: Path) -> bool:
+    """Whether a sweep logged cells to W&B and was cut off before its summary."""
+    runs = _runs(folder)
+    return bool(runs) and not any(run.name.endswith("-summary") for run in runs)
+
+
+def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
+    """Which of these recorded cells W&B lacks in a folder that it logs: its part was killed with an earlier sweep."""
+    runs = _runs(folder)
+    told = {_id_of(run).rpartition("-")[2] for run in runs if (run / ENDED).exists() or any(run.glob("*.synced"))}
+    left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if runs and cell.key not in told]
+    return [Event(job, "recorded", cell.method) for job, cell, r in left if r is not None and r["status"] == "finished"]
+
+
+def _runs(folder: Path) -> list[Path]:
+    return [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
+
+
+def _id_of(run: Path) -> str:
+    """``run-DATE_TIME-ID`` and ``offline-run-DATE_TIME-ID``."""
+    return run.name.removeprefix("offline-").split("-", 2)[2]
+
+
+def how_to_sync(folder: Path) -> str:
+    """The command, in words."""
+    return f"Upload later with: python -m benchmarks.sweep sync {folder}"
