@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test lint docs audit clean
+.PHONY: sweep test lint docs audit gpu clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
@@ -26,6 +26,11 @@ audit:
 	$(PYTHON) -m venv .audit
 	.audit/bin/python -m pip install --quiet pip-audit
 	.audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
+# what only a GPU can show: its numbers are the CPU's, no step waits for the host, and what a step costs there
+gpu: $(INSTALLED)
+	$(BIN)/python -m pytest tests/test_gpu.py
+	$(BIN)/python -m benchmarks.speed --device cuda --out results/speed/gpu
 
 # torch goes first and alone: the exact version of constraints.txt, so that nothing later asks for another build
 $(INSTALLED): pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""A log larger than memory: written in row groups, streamed through a backbone, with peak memory and rows a second."""
+"""A large log: written in row groups, then streamed through a backbone or fitted whole, with time and peak memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.store import replace_file
-from cst_lightning import DirectMethod, InputError, fit, get_protocol
+from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol
+from cst_lightning.columns import Roles
+from cst_lightning.logs import read_log
 from datamodules.base import draw_actions
 from datamodules.logged import LoggedDataModule
 from datamodules.pricing import DEMANDS, PricingDataModule
@@ -24,12 +26,14 @@ from datamodules.pricing import DEMANDS, PricingDataModule
 _GROUP_ROWS = 50_000
 
 
-def write_log(path: Path, n_rows: int, n_prices: int = 10, demand: str = "D1", seed: int = 0) -> None:
+def write_log(
+    path: Path, n_rows: int, n_features: int = 50, n_prices: int = 10, demand: str = "D1", seed: int = 0
+) -> None:
     """A Parquet log of the pricing data, ``_GROUP_ROWS`` rows in memory at a time.
 
     Columns ``x0``, ``x1``, ... (float32), ``price`` (1 to K) and ``bought``.
     """
-    pricing = PricingDataModule(demand, seeds=[seed], n_prices=n_prices)
+    pricing = PricingDataModule(demand, seeds=[seed], n_prices=n_prices, n_features=n_features)
     names = [f"x{i}" for i in range(pricing.n_features)]
     schema = pa.schema([*((name, pa.float32()) for name in names), ("price", pa.int16()), ("bought", pa.bool_())])
 
@@ -46,7 +50,7 @@ def write_log(path: Path, n_rows: int, n_prices: int = 10, demand: str = "D1", s
     replace_file(path, write)
 
 
-def train(path: Path, chunk_rows: int, chunks: int | None) -> dict[str, float]:
+def stream(path: Path, chunk_rows: int, chunks: int | None) -> dict[str, float]:
     """Stream so many chunks of the log through DM (all of them); what it took, and the peak memory of this process."""
     started = time.perf_counter()
     data = LoggedDataModule(path, "price", "bought", holdout=0.02, chunk_rows=chunk_rows)
@@ -68,9 +72,32 @@ def train(path: Path, chunk_rows: int, chunks: int | None) -> dict[str, float]:
         "train_seconds": round(seconds, 1),
         "rows_a_second": round(chunks / data.n_chunks * (data.n_rows - data.validation.n_rows) / seconds),
         "validation_nll": round(float(model.validation_nll), 4),
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "file_megabytes": path.stat().st_size >> 20,
+        **_sizes(path),
     }
+
+
+def fit_whole(path: Path) -> dict[str, float]:
+    """Read the log whole and fit the default ``CounterfactualClassifier``, as ``python -m cst_lightning fit`` does."""
+    started = time.perf_counter()
+    log = read_log(path, columns=Roles("price", "bought"))
+    names = [name for name in log.columns if name not in ("price", "bought")]
+    read = time.perf_counter()
+    model = CounterfactualClassifier(random_state=0).fit(log[names], log["price"], log["bought"])
+    seconds = time.perf_counter() - read
+    return {
+        "rows": len(log),
+        "features": len(names),
+        "actions": len(model.actions_),
+        "read_seconds": round(read - started, 1),
+        "fit_seconds": round(seconds, 1),
+        "log_likelihood": round(model.score(log[names][:100_000], log["price"][:100_000], log["bought"][:100_000]), 4),
+        **_sizes(path),
+    }
+
+
+def _sizes(path: Path) -> dict[str, float]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return {"peak_megabytes": peak, "file_megabytes": path.stat().st_size >> 20}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,23 +105,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large_log", description=__doc__)
     parser.add_argument("--file", type=Path, required=True, help="the log; written where it is not there")
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--features", type=int, default=50)
+    parser.add_argument("--prices", type=int, default=10, help="actions; at most as many as features")
+    parser.add_argument("--whole", action="store_true", help="fit the classifier on the whole log, and stream nothing")
     parser.add_argument("--chunk-rows", type=int, default=100_000)
     parser.add_argument("--chunks", type=int, help="to train on; by default all, which is one pass")
-    parser.add_argument("--demand", choices=DEMANDS, default="D1", help="of the pricing data; D2 is drawn fastest")
+    parser.add_argument(
+        "--demand",
+        choices=DEMANDS,
+        default="D1",
+        help="of the pricing data; D2 is drawn fastest, and works with few features",
+    )
     options = parser.parse_args(arguments)
     if options.rows < 1 or (options.chunks is not None and options.chunks < 1):
         parser.error(f"rows={options.rows}, chunks={options.chunks}: allowed is from 1")
-    if not options.file.exists():
-        # in a process of its own, so that the peak is that of reading and training alone
-        writer = multiprocessing.get_context("spawn").Process(
-            target=write_log, args=(options.file, options.rows, 10, options.demand)
-        )
-        writer.start()
-        writer.join()
-        if writer.exitcode:
-            return 1
     try:
-        print(json.dumps(train(options.file, options.chunk_rows, options.chunks)))
+        PricingDataModule(options.demand, [0], n_prices=options.prices, n_features=options.features)
+        if not options.file.exists():
+            # in a process of its own, so that the peak is that of reading and training alone
+            sizes = (options.rows, options.features, options.prices, options.demand)
+            writer = multiprocessing.get_context("spawn").Process(target=write_log, args=(options.file, *sizes))
+            writer.start()
+            writer.join()
+            if writer.exitcode:
+                return 1
+        if options.whole:
+            print(json.dumps(fit_whole(options.file)))
+        else:
+            print(json.dumps(stream(options.file, options.chunk_rows, options.chunks)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -20,18 +20,21 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 from benchmarks.executors.local import worker_context
 from benchmarks.figures import plot_speed
 from benchmarks.job import quiet
 from benchmarks.plain_loop import PlainNetwork, train_epoch
-from cst_lightning import compiled
+from benchmarks.plan import said
+from cst_lightning import compiled, kernels
 from cst_lightning.backbones.direct_method import DirectMethod
 from cst_lightning.backbones.hsic import HSIC
 from cst_lightning.feedback import Feedback, Shape
@@ -62,6 +65,7 @@ class Case:
     batch_size: int = 64
     with_loop: bool = True
     seconds: float = 0.25  # of each of three turns
+    hsic_kernel: Literal["linear", "rbf"] = "linear"
     device: Literal["cpu", "cuda"] = "cpu"
 
 
@@ -78,11 +82,16 @@ class Measured:
     wall_ms_per_replicate_step: float
     replicate_steps_per_s: float
     loop_cpu_ms: float | None  # a step of the plain loop
+    loop_wall_ms: float | None
     ratio_to_loop: float | None
     gflops: float
     matmul_gflops: float
     share_of_matmul_rate: float
-    share_of_bookkeeping: float | None  # time outside the compiled code and the drawing of random bits
+    # where the step's time goes: the products that it needs, run alone; random bits; outside the compiled code and
+    # these bits, Lightning and the suite's own Python. What is left is Adam and the passes between the products
+    share_of_products: float | None  # of wide layers, whose products are the library's
+    share_of_random_bits: float | None
+    share_of_bookkeeping: float | None
     peak_mib: float
 
 
@@ -95,7 +104,7 @@ def cases(quick: bool, device: Literal["cpu", "cuda"]) -> list[Case]:
     if quick:
         grid = [("D1", hidden, n) for hidden in (8, 128) for n in (1, 25)]
         found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
-        return [*found, Case("hsic", "B=2048", (4096, 50, 5), 128, 5, 2048, with_loop=False)]
+        return [*found, _large_batch(5)]
     grid = [(shape, hidden, n) for shape in SHAPES for hidden in (8, 128) for n in (1, 5, 25, 125)]
     found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
     return found + _growth()
@@ -112,7 +121,12 @@ def _growth() -> list[Case]:
         found += [Case("cvat", name, sizes, hidden, 5, with_loop=False) for name, sizes in changed]
     found += [Case("cvat", f"h={h}", SHAPES["D1"], h, 5, with_loop=False) for h in (8, 32, 128, 512)]
     found += [Case("hsic", f"N={n}", (n, d, k), 128, 5, with_loop=False) for n in (1_000, 10_000, 100_000)]
-    return [*found, Case("hsic", "B=2048", (4096, d, k), 128, 5, 2048, with_loop=False)]
+    return found + [_large_batch(n, kernel) for kernel in ("linear", "rbf") for n in (5, 25)]
+
+
+def _large_batch(n_replicates: int, kernel: Literal["linear", "rbf"] = "linear") -> Case:
+    name = "B=2048" if kernel == "linear" else "B=2048, RBF"
+    return Case("hsic", name, (4096, 50, 5), 128, n_replicates, 2048, with_loop=False, hsic_kernel=kernel)
 
 
 def measure(case: Case) -> Measured:
@@ -122,7 +136,8 @@ def measure(case: Case) -> Measured:
     module, log = _module(case)
     loop, matmul = _loop(case, log), _matmul(case.device)
     matmul(0.2)
-    ours, plain, rates = _Epochs(), list[float](), list[float]()
+    products = _products(case)
+    ours, plain, alone, rates = _Epochs(), list[tuple[float, float]](), list[float](), list[float]()
     accelerator = "gpu" if case.device == "cuda" else "cpu"
     with ours.inside():
         fit(module, log, max_epochs=2, accelerator=accelerator)  # compiles, or loads what was compiled
@@ -131,6 +146,7 @@ def measure(case: Case) -> Measured:
             callbacks = [_until(case.seconds), ours]
             fit(module, log, max_epochs=1_000_000, accelerator=accelerator, callbacks=callbacks, barebones=True)
             plain += loop(case.seconds) if case.with_loop else []
+            alone += products(0.1) if products is not None else []
             rates += matmul(0.2)
     n_steps = -(-case.sizes[0] // case.batch_size)
     # the least of each: what others on the machine take away is no cost of ours, the loop's or the product's
@@ -138,8 +154,10 @@ def measure(case: Case) -> Measured:
     rate = max(rates)
     flops = 2 * case.batch_size * _weights(case) * PASSES[case.what]
     seconds = wall if case.device == "cuda" else cpu
-    loop_cpu = min(plain) / n_steps if plain else None
+    loop_cpu, loop_wall = (min(times) / n_steps for times in zip(*plain, strict=True)) if plain else (None, None)
     engine = getattr(module, "engine", "")
+    step = min(ours.cpu)
+    compiled_alone = engine == "compiled"
     return Measured(
         what=case.what,
         shape=case.shape,
@@ -150,11 +168,14 @@ def measure(case: Case) -> Measured:
         wall_ms_per_replicate_step=1e3 * wall,
         replicate_steps_per_s=1 / wall,
         loop_cpu_ms=1e3 * loop_cpu if loop_cpu else None,
+        loop_wall_ms=1e3 * loop_wall if loop_wall else None,
         ratio_to_loop=loop_cpu / seconds if loop_cpu else None,
         gflops=flops / seconds / 1e9,
         matmul_gflops=rate / 1e9,
         share_of_matmul_rate=flops / seconds / rate,
-        share_of_bookkeeping=1 - min(ours.engine) / min(ours.cpu) if engine == "compiled" else None,
+        share_of_products=min(alone) / cpu if alone and compiled_alone else None,
+        share_of_random_bits=min(ours.bits) / step if compiled_alone else None,
+        share_of_bookkeeping=1 - (min(ours.kernels) + min(ours.bits)) / step if compiled_alone else None,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
     )
 
@@ -170,7 +191,7 @@ def protocol_of(case: Case) -> Protocol:
         reduction="mean",
         teacher_dropout=False,
         drop_median=False,
-        hsic_kernel="linear",
+        hsic_kernel=case.hsic_kernel,
         hsic_bandwidth=None,
         batch_size=case.batch_size,
     )
@@ -198,8 +219,8 @@ def _module(case: Case) -> tuple[StackedModule, Feedback]:
     return student, log
 
 
-def _loop(case: Case, log: Feedback) -> Callable[[float], list[float]]:
-    """The plain loop on the first replicate's log; called with seconds, it returns the CPU seconds of its epochs."""
+def _loop(case: Case, log: Feedback) -> Callable[[float], list[tuple[float, float]]]:
+    """The plain loop on the first replicate's log; called with seconds, it gives CPU and wall seconds of its epochs."""
     protocol = protocol_of(case)
     model = PlainNetwork(log.shape, case.hidden, protocol.architecture, protocol.dropout)
     optimizer = torch.optim.Adam(model.parameters(), lr=protocol.learning_rate)
@@ -209,7 +230,7 @@ def _loop(case: Case, log: Feedback) -> Callable[[float], list[float]]:
     weight = torch.ones_like(weight) if case.what in ("pl", "cvat") else weight
     weights = {"cvat_weight": 1.0} if case.what == "cvat" else {"hsic_weight": 0.01} if case.what == "hsic" else {}
 
-    def run(seconds: float) -> list[float]:
+    def run(seconds: float) -> list[tuple[float, float]]:
         return _times(seconds, lambda: train_epoch(model, optimizer, x, target, weight, action, protocol, **weights))
 
     return run
@@ -225,16 +246,45 @@ def _matmul(device: str) -> Callable[[float], list[float]]:
         if device == "cuda":
             torch.cuda.synchronize()
 
-    clock = time.monotonic if device == "cuda" else time.process_time
-    return lambda seconds: [2 * n**3 / t for t in _times(seconds, product, clock)]
+    return lambda seconds: [2 * n**3 / (wall if device == "cuda" else cpu) for cpu, wall in _times(seconds, product)]
 
 
-def _times(seconds: float, step: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> list[float]:
-    times, end = list[float](), time.monotonic() + seconds
+def _products(case: Case) -> Callable[[float], list[float]] | None:
+    """The products of a replicate-step alone, by the library that compiled code calls; it returns their CPU seconds.
+
+    None for narrow layers, whose products are loops of the compiled code.
+    """
+    if case.device == "cuda" or case.hidden < kernels.BLAS_FROM:
+        return None
+    _, d, k = case.sizes
+    inner = 3 if protocol_of(case).architecture == "released" else 1
+    widths = [(case.hidden, d), *[(case.hidden, case.hidden)] * inner, (k, case.hidden)]
+    source = np.random.default_rng(0)
+    # each replicate has weights of its own, so that they come from as far away as in training
+    weights = [[source.random(s, np.float32) for s in widths] for _ in range(case.n_replicates)]
+    inputs = [source.random((n, case.batch_size), np.float32) for _, n in widths]
+    outputs = [np.empty((n, case.batch_size), np.float32) for n, _ in widths]
+
+    def step() -> None:
+        for layers in weights:
+            for _ in range(PASSES[case.what]):
+                for weight, x, out in zip(layers, inputs, outputs, strict=True):
+                    np.dot(weight, x, out)
+
+    def run(seconds: float) -> list[float]:
+        with threadpool_limits(1, user_api="blas"):
+            return [cpu / case.n_replicates for cpu, _ in _times(seconds, step)]
+
+    return run
+
+
+def _times(seconds: float, step: Callable[[], Any]) -> list[tuple[float, float]]:
+    """CPU and wall seconds of each ``step`` until ``seconds`` are over."""
+    times, end = list[tuple[float, float]](), time.monotonic() + seconds
     while not times or time.monotonic() < end:
-        start = clock()
+        cpu, wall = time.process_time(), time.monotonic()
         step()
-        times.append(clock() - start)
+        times.append((time.process_time() - cpu, time.monotonic() - wall))
     return times
 
 
@@ -245,26 +295,28 @@ class _Epochs(pl.Callback):
         self.clear()
 
     def clear(self) -> None:
-        self.cpu, self.wall, self.engine = list[float](), list[float](), list[float]()
-        self._engine = self._last = self._last_wall = 0.0
+        self.cpu, self.wall = list[float](), list[float]()
+        self.kernels, self.bits = list[float](), list[float]()
+        self._inside = {"kernels": 0.0, "bits": 0.0}
+        self._last = self._last_wall = 0.0
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Count the time in the compiled code and the drawing of random bits while this context lasts."""
 
-        def timed(work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:
                 start = time.process_time()
                 try:
                     return work(*args, **kwargs)
                 finally:
-                    self._engine += time.process_time() - start
+                    self._inside[name] += time.process_time() - start
 
             return run
 
         with (
-            patch.object(compiled, "train", timed(compiled.train)),
-            patch.object(Bits, "take", timed(Bits.take)),
+            patch.object(compiled, "train", timed("kernels", compiled.train)),
+            patch.object(Bits, "take", timed("bits", Bits.take)),
         ):
             yield
 
@@ -276,8 +328,9 @@ class _Epochs(pl.Callback):
         if trainer.current_epoch > 1:  # a Trainer's first epoch sets things up
             self.cpu.append(now - self._last)
             self.wall.append(wall - self._last_wall)
-            self.engine.append(self._engine)
-        self._last, self._last_wall, self._engine = now, wall, 0.0
+            self.kernels.append(self._inside["kernels"])
+            self.bits.append(self._inside["bits"])
+        self._last, self._last_wall, self._inside = now, wall, {"kernels": 0.0, "bits": 0.0}
 
 
 def _until(seconds: float) -> pl.Callback:
@@ -319,13 +372,20 @@ def _work(connection: Connection, case: Case) -> None:
 
 def table_of(measured: Sequence[Measured]) -> list[list[str]]:
     """Rows of text, the header first."""
-    header = ["what", "shape", "hidden", "R", "engine", "ms", "loop / ours", "GFLOP/s", "of matmul", "books", "MiB"]
+    header = ["what", "shape", "hidden", "R", "engine", "CPU ms", "wall ms", "steps/s", "loop CPU", "loop wall"]
+    header += ["loop / ours", "GFLOP/s", "of matmul", "products", "bits", "books", "MiB"]
+
+    def known(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
     rows = [header]
     for m in measured:
-        ratio = "" if m.ratio_to_loop is None else f"{m.ratio_to_loop:.1f}"
-        bookkeeping = "" if m.share_of_bookkeeping is None else f"{m.share_of_bookkeeping:.0%}"
-        numbers = [f"{m.cpu_ms_per_replicate_step:.4f}", ratio, f"{m.gflops:.1f}", f"{m.share_of_matmul_rate:.0%}"]
-        rows.append([m.what, m.shape, str(m.hidden), str(m.R), m.engine, *numbers, bookkeeping, f"{m.peak_mib:.0f}"])
+        times = [f"{m.cpu_ms_per_replicate_step:.4f}", f"{m.wall_ms_per_replicate_step:.4f}"]
+        loop = [known(m.loop_cpu_ms, ".3f"), known(m.loop_wall_ms, ".3f"), known(m.ratio_to_loop, ".1f")]
+        shares = [m.share_of_matmul_rate, m.share_of_products, m.share_of_random_bits, m.share_of_bookkeeping]
+        texts = [known(share, ".0%") for share in shares]
+        numbers = [*times, f"{m.replicate_steps_per_s:,.0f}", *loop, f"{m.gflops:.1f}", *texts, f"{m.peak_mib:.0f}"]
+        rows.append([m.what, m.shape, str(m.hidden), str(m.R), m.engine, *numbers])
     return rows
 
 
@@ -352,7 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this machine has no CUDA device")
-    console = Console()
+    console, start = Console(), time.monotonic()
     measured = []
     for one in run(cases(options.quick, options.device)):
         measured.append(one)
@@ -367,14 +427,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_column(name, no_wrap=True)
     for row in rows[1:]:
         table.add_row(*row)
-    Console(width=max(console.width, 120)).print(table)
+    Console(width=max(console.width, 150)).print(table)
+    console.print(f"measured in {said(time.monotonic() - start)}", highlight=False)
     for path in filter(None, [options.json, options.out and options.out / "speed.json"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
     if options.out:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         text = (
-            f"# Speed\n\nOn {machine(options.device)}.\n\n"
+            f"# Speed\n\nOn {machine(options.device)}, in {said(time.monotonic() - start)}. Times are of a "
+            "replicate-step, in ms. Shares of it: `products` that it needs, run alone; random `bits`; `books`, what is "
+            "outside the compiled code; the rest is Adam and the passes between products.\n\n"
             + "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
             + "\n"
         )

@@ -14,6 +14,7 @@ from cst_lightning.catalogue import get_method
 from cst_lightning.distributions import log_probs
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule
+from cst_lightning.propensity import Overlap, inverse_propensity_weights, known_propensities
 from cst_lightning.protocols import Protocol
 from cst_lightning.selection import get_rule, scores
 from cst_lightning.self_training import self_train
@@ -95,6 +96,15 @@ def train_candidates(
     ]
     model = backbone if chosen == 0 else modules[1].select([chosen - 1] * len(seeds))
     return model, candidates, candidates[chosen]
+
+
+def overlap_of(part: type[StackedModule], rule: str | None, log: Feedback, protocol: Protocol) -> Overlap | None:
+    """Of the weights of ``log``, which has one replicate, where the backbone or the rule divides by propensities."""
+    fields = {*(part.protocol_fields or ()), *(get_rule(rule).protocol_fields if rule and rule != AUTO else ())}
+    if "propensity_floor" not in fields:
+        return None
+    propensity = known_propensities(log, protocol.propensity_model)
+    return inverse_propensity_weights(log, propensity, protocol.propensity_floor)[1]
 
 
 def _choose(rule: str, modules: Sequence[StackedModule], data: LogDataModule) -> tuple[int, NDArray[np.float64]]:

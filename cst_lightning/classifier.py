@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from cst_lightning.candidates import AUTO, N_FOLDS, folds, train_candidates
+from cst_lightning.candidates import AUTO, N_FOLDS, folds, overlap_of, train_candidates
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
@@ -76,6 +76,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         method_: the method that was chosen.
         cvat_weight_: its CVAT weight, or None.
         candidates_: all that was tried, with scores.
+        overlap_: ``Overlap`` of the log's weights ``1 / pi``, where the backbone or the rule divides by propensities:
+            rows clipped at ``propensity_floor``, effective sample size, largest weight; else None.
         module_: the trained ``StackedModule``, one replicate a model.
         encoder_: of the features.
         n_features_in_: as in scikit-learn, like ``feature_names_in_``.
@@ -158,6 +160,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             part, self.method, rule, data, seeds, protocol, fitter
         )
         self.method_, self.cvat_weight_ = chosen.method, chosen.cvat_weight
+        self.overlap_ = overlap_of(part, rule, log, protocol)
         if bool((self.module_.failed_epoch > 0).any()):
             raise InputError(
                 f"training diverged (learning_rate={self.learning_rate}): its loss turned infinite; lower the "
@@ -293,7 +296,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """Probability of each outcome under each action, ``[n, K, m]``, ordered as ``actions_`` and ``classes_``."""
         check_is_fitted(self)
         frame = as_frame(X)
-        validate_data(self, X, skip_check_array=True, reset=False)
+        try:
+            validate_data(self, X, skip_check_array=True, reset=False)
+        except ValueError as error:  # scikit-learn's words, which its checks ask for, and what to do
+            remedy = "give the columns of the training in their order: X[list(model.feature_names_in_)]"
+            raise InputError(f"{str(error).rstrip()}\n{remedy}" if "names" in str(error) else str(error)) from None
         if frame.shape[1] != self.n_features_in_:
             raise InputError(f"X has {frame.shape[1]} columns, and had {self.n_features_in_} in training")
         if frame.empty:

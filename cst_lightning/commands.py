@@ -18,7 +18,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
-from cst_lightning.encoding import Category, Label, written
+from cst_lightning.encoding import Category, Label, Labels, written
 from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
@@ -74,6 +74,13 @@ def fit(
         score = "not scored" if candidate.score is None else f"{candidate.score:.4f}"
         taken = (candidate.method, candidate.cvat_weight) == (classifier.method_, classifier.cvat_weight_)
         print(f"  {score}  {candidate.method}{weight}{'   <- kept' if taken else ''}")
+    if classifier.overlap_ is not None:
+        floor, clipped = classifier.propensity_floor, classifier.overlap_.n_clipped[0]
+        print(
+            f"weights 1 / propensity: {clipped} rows clipped at {floor}, effective sample size "
+            f"{classifier.overlap_.effective_sample_size[0]:.0%} of the rows, largest weight "
+            f"{classifier.overlap_.largest_weight[0]:.1f}"
+        )
     classifier.save(out)
     write_whole(out / _ROLES, json.dumps(asdict(roles), indent=1))
     print(f"saved to {out}; next: python -m cst_lightning predict --model {out} --data NEW --out predictions.csv")
@@ -207,6 +214,8 @@ def look(
     keep: list[str] | str | None = None,
     rows: int | None = None,
     encoding: str = "utf-8",
+    validation: Path | None = None,
+    actions: list[str | int | float | bool] | None = None,
     page: Path | None = None,
 ) -> None:
     """Look at a log file before anything is trained on it: overlap, leaks, drift, and what to do about them.
@@ -221,12 +230,16 @@ def look(
         keep: columns that are no features, such as an identifier.
         rows: look only at the first so many.
         encoding: of a CSV file.
+        validation: a later or held-out log to compare with; by default the first half is compared with the second.
+        actions: all that there are, where some were never taken; by default those in the log.
         page: HTML file to write the same to, with figures.
     """
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     if page is not None and not page.absolute().parent.is_dir():
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
-    found = diagnose(read_log(data, columns=roles, rows=rows, encoding=encoding), roles)
+    log = read_log(data, columns=roles, rows=rows, encoding=encoding)
+    held_out = None if validation is None else read_log(validation, columns=roles, encoding=encoding)
+    found = diagnose(log, roles, validation=held_out, actions=_with_never_taken(actions or (), log[action]))
     print(found.text())
     if page is not None:
         write_whole(page, found.page())
@@ -333,6 +346,17 @@ def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | 
     if unknown:
         raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
     return [known[written(name)] for name in typed]
+
+
+def _with_never_taken(typed: Sequence[Label], logged: pd.Series) -> list[Label]:
+    """Actions as the log has them, and those that it lacks as labels of the same type."""
+    labels = Labels.of("action", logged).values
+    known = {written(label): label for label in labels}
+    kind = type(labels[0]) if labels else str
+    try:
+        return [known.get(written(name), kind(name)) for name in typed]
+    except ValueError:
+        raise InputError(f"actions={list(typed)}: those of the log are of type {kind.__name__}") from None
 
 
 def _meant(value: bool, known: Mapping[str, Any]) -> Label:

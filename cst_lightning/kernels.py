@@ -48,7 +48,7 @@ def _compile(function: _F, options: dict[str, Any]) -> _F:
     return cast("_F", numba.njit(nogil=True, error_model="numpy", **options)(function))
 
 
-_BLAS_FROM = 24  # rows and columns of a matrix from which BLAS is faster than a loop that LLVM vectorises
+BLAS_FROM = 24  # rows and columns of a matrix from which BLAS is faster than a loop that LLVM vectorises
 _ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 _TINY = np.float32(1e-8)  # see losses.cvat
 
@@ -625,7 +625,7 @@ def _row_sums(g: Array, out: Array, add: bool) -> None:
 @_jit
 def _affine(w: Array, bias: Array, h: Array, out: Array) -> None:
     """``w h + bias``."""
-    if min(w.shape) >= _BLAS_FROM:
+    if min(w.shape) >= BLAS_FROM:
         np.dot(w, h, out)
         for j in range(out.shape[0]):
             for b in range(out.shape[1]):
@@ -640,7 +640,7 @@ def _affine(w: Array, bias: Array, h: Array, out: Array) -> None:
 @_jit
 def _matmul(w: Array, h: Array, out: Array) -> None:
     """``w h``."""
-    if min(w.shape) >= _BLAS_FROM:
+    if min(w.shape) >= BLAS_FROM:
         np.dot(w, h, out)
         return
     out[:] = _ZERO
@@ -650,7 +650,7 @@ def _matmul(w: Array, h: Array, out: Array) -> None:
 @_jit
 def _add_matmul(w: Array, h: Array, out: Array, room: Array) -> None:
     """Add ``w h``."""
-    if min(w.shape) >= _BLAS_FROM:
+    if min(w.shape) >= BLAS_FROM:
         product = room.ravel()[: out.size].reshape(out.shape)
         np.dot(w, h, product)
         _axpy(_ONE, product, out, out)
@@ -689,7 +689,7 @@ def _accumulate(w: Array, h: Array, out: Array) -> None:
 @_sums
 def _outer(g: Array, h: Array, out: Array, room: Array, add: bool) -> None:
     """``g h'``, in place of ``out`` or added to it."""
-    if min(out.shape) >= _BLAS_FROM:
+    if min(out.shape) >= BLAS_FROM:
         product = room.ravel()[: out.size].reshape(out.shape) if add else out
         np.dot(g, h.T, product)
         if add:

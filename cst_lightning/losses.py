@@ -7,11 +7,14 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cst_lightning.distributions import cross_entropy, kl, nll, one_hot
 from cst_lightning.feedback import MISSING, Feedback
 
 Reduction = Literal["sum", "mean"]
+
+_ENTRIES_AT_ONCE = 2**22  # of the Gram matrices of HSIC's RBF kernels
 
 
 def factual_nll(logits: Tensor, action: Tensor, outcome: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -143,10 +146,26 @@ def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalis
     if kernel == "linear":
         # centred, the Gram matrices are u u' and v v', and the trace of their product is |u'v|^2
         u, v = (sample - sample.mean(1, keepdim=True) for sample in (x, y))
-        product = _mean_of_products
-    else:
-        u, v = (_centred(_gram(sample, bandwidth)) for sample in (x, y))
-        product = _mean_of_entries
+        return _criterion(u, v, _mean_of_products, normalised)
+    n_together = max(1, _ENTRIES_AT_ONCE // x.shape[1] ** 2)
+    if len(x) <= n_together:
+        return _rbf_criterion(x, y, bandwidth, normalised)
+    # few replicates at a time, and their matrices made again for the gradient: all of them take gigabytes
+    parts = zip(torch.split(x, n_together), torch.split(y, n_together), strict=True)
+    return torch.cat([_again_for_gradient(*part, bandwidth, normalised) for part in parts])
+
+
+def _again_for_gradient(*arguments: Tensor | float | bool | None) -> Tensor:
+    value: Tensor = checkpoint(_rbf_criterion, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return value
+
+
+def _rbf_criterion(x: Tensor, y: Tensor, bandwidth: float | None, normalised: bool) -> Tensor:
+    u, v = (_centred(_gram(sample, bandwidth)) for sample in (x, y))
+    return _criterion(u, v, _mean_of_entries, normalised)
+
+
+def _criterion(u: Tensor, v: Tensor, product: Callable[[Tensor, Tensor], Tensor], normalised: bool) -> Tensor:
     value = product(u, v)
     if not normalised:
         return value

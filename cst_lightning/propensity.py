@@ -55,6 +55,11 @@ def estimate_propensities(
     return torch.stack(estimates).to(feedback.x.device)
 
 
+def known_propensities(feedback: Feedback, model: PropensityModel) -> Tensor:
+    """Those that were logged, ``[S, N, K]``, else ``estimate_propensities``."""
+    return estimate_propensities(feedback, model) if feedback.propensity is None else feedback.propensity
+
+
 def inverse_propensity_weights(feedback: Feedback, propensity: Tensor, floor: float) -> tuple[Tensor, Overlap]:
     """Weights ``1 / pi(a | x)`` of the rows, ``[S, N]``, propensities clipped at ``floor``.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cst_lightning.distributions import mode
+from cst_lightning.distributions import log_probs, mode
 from cst_lightning.feedback import Feedback, PotentialOutcomes
 from cst_lightning.labels import counted_entries, label_error, pseudo_labels, with_factual
 from cst_lightning.losses import mean_objective
@@ -101,12 +101,13 @@ def _errors(by_teacher: Tensor, by_student: Tensor, feedback: Feedback, audit: P
 def inconsistency(module: StackedModule, x: Tensor, eps: float) -> list[float] | None:
     """Share of entries whose likeliest outcome changes within ``eps`` of their context, a lower bound; ``[R]``.
 
-    Each (row, action) moves by ``eps`` along the gradient of its own logit, towards the other outcome.
+    Each (row, action) moves by ``eps`` along the gradient of its own margin, the log-odds of the likeliest outcome
+    against the second, towards that one.
 
     Args:
         x: contexts ``[S, N, d]``.
     """
-    if not module.has_gradient or module.shape.n_outcomes != 2:
+    if not module.has_gradient:
         return None
     x = module.repeat(x.to(module.device))
     changed = torch.zeros(x.shape[:1], device=x.device)
@@ -114,9 +115,10 @@ def inconsistency(module: StackedModule, x: Tensor, eps: float) -> list[float] |
     for action, start in product(range(module.shape.n_actions), starts):
         at = x[:, start : start + _ROWS].detach().requires_grad_()
         with torch.enable_grad():
-            logit = module.network(at, track=False).logits[:, :, action, 0]
-            (gradient,) = torch.autograd.grad(logit.sum(), at)
+            log_p = log_probs(module.network(at, track=False).logits[:, :, action])
+            likeliest, second = log_p.topk(2, -1).values.unbind(-1)
+            (gradient,) = torch.autograd.grad((likeliest - second).sum(), at)
         step = eps * gradient / gradient.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        moved = module.network(at - torch.where(logit > 0, 1, -1)[..., None] * step, track=False)
-        changed += ((moved.logits[:, :, action, 0] > 0) != (logit > 0)).float().sum(1)
+        moved = log_probs(module.network(at - step, track=False).logits[:, :, action])
+        changed += (moved.argmax(-1) != log_p.argmax(-1)).float().sum(1)
     return (changed / (module.shape.n_actions * x.shape[1])).tolist()

@@ -23,6 +23,7 @@ from cst_lightning.candidates import Candidate
 from cst_lightning.encoding import FeatureEncoder, Labels
 from cst_lightning.errors import InputError
 from cst_lightning.estimators import EstimatorBackbone, learner
+from cst_lightning.propensity import Overlap
 from cst_lightning.registry import check_trusted, class_at, path_of
 from cst_lightning.stacked import StackedModule
 from cst_lightning.version import VERSION
@@ -102,6 +103,8 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         classifier.encoder_ = FeatureEncoder.from_dict(kept["encoder"])
         classifier.candidates_ = [Candidate(**candidate) for candidate in kept["candidates"]]
         classifier.method_, classifier.cvat_weight_ = kept["method"], kept["cvat_weight"]
+        overlap = kept.get("overlap")  # models of older versions have none
+        classifier.overlap_ = None if overlap is None else Overlap(**overlap)
         classifier.n_features_in_ = kept["n_features_in"]
         if kept["feature_names_in"] is not None:
             classifier.feature_names_in_ = np.array(kept["feature_names_in"], dtype=object)
@@ -135,6 +138,7 @@ def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
         "candidates": [asdict(candidate) for candidate in classifier.candidates_],
         "method": classifier.method_,
         "cvat_weight": classifier.cvat_weight_,
+        "overlap": None if classifier.overlap_ is None else asdict(classifier.overlap_),
         "n_features_in": classifier.n_features_in_,
         "feature_names_in": None if names is None else list(names),
     }

@@ -130,3 +130,21 @@ def test_of_equals_the_simplest_is_kept():
     simple = np.array([0.5, 0.6, 0.7])
     score = np.stack([simple + 0.2, simple, simple - [0.3, -0.2, -0.05], simple], 1)
     assert simplest(score, np.zeros(4)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "weighs"), [({"backbone": "udm"}, True), ({"selection": "ipw_nll"}, True), ({}, False)]
+)
+def test_weights_by_propensity_say_how_far_the_log_bears_them(options, weighs, tmp_path):
+    x, _, outcome = make_log(200)
+    action = np.where(x["age"] > 40, "high", "low")  # never both at one age
+    action[x["age"].argmin()] = "high"
+    with pytest.warns(UserWarning, match="function of the features"):
+        model = CounterfactualClassifier(**QUICK, **options).fit(x, action, outcome)
+    for one in (model, CounterfactualClassifier.load(model.save(tmp_path / "m") or tmp_path / "m")):
+        if not weighs:
+            assert one.overlap_ is None
+            continue
+        assert one.overlap_.n_clipped == [1]
+        assert one.overlap_.largest_weight[0] == pytest.approx(1 / model.propensity_floor)
+        assert 0 < one.overlap_.effective_sample_size[0] < 0.5

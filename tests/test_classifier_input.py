@@ -150,3 +150,11 @@ def test_numbers_of_numpy_are_numbers():
     for settings, message in (({"batch_size": 0}, "batch_size=0"), ({"n_models": 2.5}, "n_models=2.5")):
         with pytest.raises(InputError, match=message):
             CounterfactualClassifier(**QUICK | settings).fit(x, action, outcome)
+
+
+def test_other_columns_at_prediction_are_told_with_what_to_give():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(**QUICK, method="backbone").fit(x, action, outcome)
+    for wrong in (x.assign(more=1), x[["visits", "age", "city"]], x.drop(columns="age")):
+        with pytest.raises(InputError, match=r"X\[list\(model.feature_names_in_\)\]"):
+            model.predict_proba(wrong)

@@ -112,12 +112,58 @@ def test_a_diagnosis_is_text_and_a_page(sales, capsys):
     assert (sales / "page.html").read_text().startswith("<!")
 
 
+def test_a_diagnosis_compares_with_a_later_log_and_knows_of_actions_never_taken(sales, capsys):
+    later = pd.read_csv(sales / "new.csv")
+    later["age"] += 30
+    later.to_csv(sales / "later.csv", index=False)
+    call = [
+        "diagnose",
+        "--data",
+        str(sales / "log.csv"),
+        "--action",
+        "price",
+        "--outcome",
+        "bought",
+        "--keep",
+        "customer",
+    ]
+    assert main(call) == 0
+    alone = capsys.readouterr().out
+    assert main([*call, "--validation", str(sales / "later.csv"), "--actions", "9.5", "14.5", "19.5", "24.5"]) == 0
+    told = capsys.readouterr().out
+    assert "24.5" in told
+    assert "24.5" not in alone
+    differ = "differ (AUC"
+    assert differ in told
+    assert differ not in alone
+
+
 def test_options_come_from_a_file_too(sales):
     config = sales / "fit.yaml"
     options = {"data": str(sales / "log.csv"), "action": "price", "outcome": "bought", "out": str(sales / "other")}
     config.write_text(json.dumps(options | {"keep": ["customer"], "max_epochs": 2, "method": "backbone"}))
     assert main(["fit", "--config", str(config)]) == 0
     assert json.loads((sales / "other" / "model.json").read_text())["method"] == "backbone"
+
+
+def test_the_options_as_printed_are_a_file_that_gives_the_same_model(sales, capsys):
+    options = ["--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought", "--keep", "customer"]
+    options += ["--method", "backbone", "--max_epochs", "2", "--random_state", "3"]
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *options, "--out", str(sales / "printed"), "--print_config"])
+    assert ended.value.code == 0
+    (sales / "printed.yaml").write_text(capsys.readouterr().out)
+    assert main(["fit", *options, "--out", str(sales / "typed")]) == 0
+    assert main(["fit", "--config", str(sales / "printed.yaml")]) == 0
+    weights = [(sales / name / "model.safetensors").read_bytes() for name in ("typed", "printed")]
+    assert weights[0] == weights[1]
+
+
+def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, capsys):
+    options = ["--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought", "--keep", "customer"]
+    call = ["fit", *options, "--method", "backbone", "--max_epochs", "2", "--out", str(sales / "weighted")]
+    assert main([*call, "--backbone", "udm", "--propensity_floor", "0.3"]) == 0
+    assert "rows clipped at 0.3, effective sample size" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

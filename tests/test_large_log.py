@@ -25,3 +25,12 @@ def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, cap
     assert 0 < found["validation_nll"] < 2
     assert large_log.main(["--file", str(path), "--chunk-rows", "5"]) == 2
     assert "chunk_rows=5" in capsys.readouterr().err
+
+
+def test_a_small_one_is_fitted_whole(tmp_path, capsys):
+    options = ["--file", str(tmp_path / "log.parquet"), "--rows", "300", "--features", "4", "--prices", "2", "--whole"]
+    options += ["--demand", "D2"]  # D1 sells always where features are few
+    assert large_log.main(options) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["features"], found["actions"]) == (300, 4, 2)
+    assert -1 < found["log_likelihood"] < 0

@@ -227,17 +227,32 @@ def test_the_entries_of_observed_outcomes_give_the_factual_nll():
         assert torch.allclose(value, losses.factual_nll(logits, action, outcome, rows))
 
 
+@pytest.mark.parametrize(("n_replicates", "n_rows"), [(1, 4096), (8, 2048)])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-def test_hsic_of_4096_rows_stays_under_a_gigabyte(kernel):
+def test_hsic_of_thousands_of_rows_stays_under_a_gigabyte(kernel, n_replicates, n_rows):
     code = (
         "import resource, torch; from cst_lightning.losses import hsic; torch.set_num_threads(1); "
-        "x, y = torch.randn(1, 4096, 128, requires_grad=True), torch.eye(5)[torch.randint(5, (1, 4096))]; "
+        f"x = torch.randn({n_replicates}, {n_rows}, 128, requires_grad=True); "
+        f"y = torch.eye(5)[torch.randint(5, ({n_replicates}, {n_rows}))]; "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
         f"hsic(x, y, kernel={kernel!r}, bandwidth=None, normalised=True).sum().backward(); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     grown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert int(grown) < 1e6  # KiB
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_hsic_of_a_few_replicates_at_a_time_is_that_of_all(normalised, monkeypatch):
+    x, y = seeded(5, 16, 3).requires_grad_(), seeded(5, 16, 2, seed=1)
+    values, gradients = [], []
+    for n_together in (5, 2):
+        monkeypatch.setattr(losses, "_ENTRIES_AT_ONCE", n_together * 16**2)
+        value = losses.hsic(x, y, kernel="rbf", bandwidth=None, normalised=normalised)
+        values.append(value)
+        gradients.append(torch.autograd.grad(value.sum(), x)[0])
+    assert torch.allclose(*values, rtol=1e-12)
+    assert torch.allclose(*gradients, rtol=1e-10)
 
 
 def test_smoothed_kl_is_the_released_codes():

@@ -8,7 +8,7 @@ from typing_extensions import override
 from cst_lightning.feedback import Feedback
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.minibatches import take_rows
-from cst_lightning.propensity import Overlap, estimate_propensities, inverse_propensity_weights
+from cst_lightning.propensity import Overlap, inverse_propensity_weights, known_propensities
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
 
@@ -36,9 +36,7 @@ class UniformDM(StackedModule):
 
     @override
     def prepare(self, feedback: Feedback) -> None:
-        propensity = feedback.propensity
-        if propensity is None:
-            propensity = estimate_propensities(feedback, self.protocol.propensity_model)
+        propensity = known_propensities(feedback, self.protocol.propensity_model)
         self._weight, self.overlap = inverse_propensity_weights(feedback, propensity, self.protocol.propensity_floor)
 
     @override
