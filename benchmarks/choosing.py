@@ -214,7 +214,7 @@ def as_markdown(table: pd.DataFrame) -> str:
             ("regret", "less that of the best"),
         ):
             shown = group.assign(
-                text=[f"{v:+.4f} ± {e:.4f}" for v, e in zip(group[column], group[f"{column}_se"], strict=True)]
+                text=[f"{v:+z.4f} ± {e:.4f}" for v, e in zip(group[column], group[f"{column}_se"], strict=True)]
             ).pivot(index="rule", columns="dataset", values="text")
             shown = shown.loc[list(dict.fromkeys(group.rule)), list(dict.fromkeys(group.dataset))]
             titles = ["rule", *shown.columns]

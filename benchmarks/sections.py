@@ -76,7 +76,7 @@ def against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
             title(row.metric),
             f"{row.ours:.4f} ± {row.ours_se:.4f}" + ORACLE * row.oracle,
             f"{row.paper:.4f} ± {row.paper_se:.4f}" + ORACLE * (row.method == "pl_cvat"),
-            f"{row.z:+.1f}",
+            f"{row.z:+z.1f}",
         )
         for row in far.head(_MOST_SHOWN).itertuples()
     ]
@@ -120,7 +120,7 @@ def run_against_run(runs: Sequence[Run]) -> list[Section]:
         for row in frame.itertuples():
             star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
             means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
-            difference = f"{row.difference.mean:+.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
+            difference = f"{row.difference.mean:+z.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
             place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
             rows.append((*place, *means, difference, str(row.difference.n)))
         about = (
@@ -139,7 +139,7 @@ def _difference(row: Any) -> str:
         return ""
     star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
     lost = f" (n={row.n})" if row.n < row.asked else ""
-    return f"{row.difference:+.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
+    return f"{row.difference:+z.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
 
 
 def ranks(entries: Entries, folder: Path) -> list[Section]:

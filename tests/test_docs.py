@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -191,3 +193,56 @@ def test_the_reference_has_every_public_name():
     constants = {"MATCHED", "RELEASED", "WRITTEN"}  # which Protocol describes
     names = set(cst_lightning.__all__) - constants
     assert {name for name in names if f"cst_lightning.{name}\n" not in text} == set()
+
+
+def test_the_batch_job_for_slurm_starts_a_head_workers_and_the_sweep_beside_them(tmp_path):
+    """As bash runs it, with Slurm's commands, Ray's and the sweep as stubs that write down how they were called."""
+    text = (DOCS / "how-to" / "cluster.md").read_text()
+    (script,) = re.findall(r"^    (#!/bin/bash\n(?:    .*\n)+)", text, re.MULTILINE)
+    (tmp_path / "job.sh").write_text(re.sub("^    ", "", script, flags=re.MULTILINE))
+    stubs = tmp_path / "bin"
+    stubs.mkdir()
+    calls = tmp_path / "calls"
+    for name, does in (
+        ("scontrol", "printf 'n1\\nn2\\nn3\\nn4\\n'"),
+        ("srun", f'echo "srun $*" >> {calls}'),
+        ("python", f'echo "python $*" >> {calls}'),
+        ("sleep", "while [ $(wc -l < " + str(calls) + ") -lt $((++n)) ]; do /bin/sleep 0.05; done"),
+    ):
+        # a sleep lasts until what was started in the background before it has written
+        counted = f"n=$(cat {stubs}/n 2>/dev/null || echo 0); " if name == "sleep" else ""
+        after = f"; echo $n > {stubs}/n" if name == "sleep" else ""
+        (stubs / name).write_text(f"#!/bin/bash\n{counted}{does}{after}\n")
+        (stubs / name).chmod(0o755)
+    calls.touch()
+    environment = {"PATH": f"{stubs}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_SUBMIT_DIR": "/home/me"}
+    subprocess.run(["bash", "-eu", "job.sh"], cwd=tmp_path, env=environment, check=True, timeout=30)
+    head, workers, swept = calls.read_text().splitlines()
+    assert "-w n1 ray start --head --port=6379" in head
+    assert "--exclude n1 ray start --address n1:6379" in workers
+    assert "--ray-address auto" in swept
+    assert swept.endswith("--out /home/me/run")
+
+
+def test_ray_knows_the_options_that_are_shown_for_it():
+    start = pytest.importorskip("ray.scripts.scripts").start
+    text = (DOCS / "how-to" / "cluster.md").read_text()
+    lines = re.findall(r"^    .*?\bray start (.*?)(?: &|  +#.*)?$", text, re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        with start.make_context("start", shlex.split(line.replace("$head", "HEAD"))) as context:
+            assert context.params["head"] != bool(context.params["address"])
+
+
+def test_the_packages_shown_for_installing_are_this_ones_extras_or_known_by_name():
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shown = [
+        argument
+        for page in [DOCS.parent / "README.md", *PAGES]
+        for line in re.findall(r"pip install (.*?)(?:  +#.*|`.*)?$", page.read_text(), re.MULTILINE)
+        for argument in shlex.split(line)
+    ]
+    assert shown
+    for name in shown:
+        extra = re.fullmatch(r"cst-lightning\[(\w+)\]", name)
+        assert extra[1] in extras if extra else name in ("s3fs", "."), name

@@ -121,7 +121,8 @@ def test_two_runs_are_compared(runs, browser):
     section = page.locator("section", has=page.get_by_role("heading", name="two against one"))
     rows = section.locator("tbody tr").all_inner_texts()
     assert len(rows) == 2 * 3 * 2  # data sets, methods, metrics
-    assert all("+0.0000 ± 0.0000" in row for row in rows)  # seeds 0 and 1 of both are the same trainings
+    # seeds 0 and 1 of both are the same trainings, to rounding, whose sign is not shown
+    assert all("+0.0000 ± 0.0000" in row for row in rows)
 
 
 def test_runs_of_one_folder_name_stay_apart(runs, tmp_path):
@@ -134,6 +135,18 @@ def test_runs_of_one_folder_name_stay_apart(runs, tmp_path):
     assert "1/run" in text
     assert "3/3" in text  # seeds of the one
     assert "2/2" in text  # and of the other
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_prints_whole_and_in_dark_on_white(runs, browser, tmp_path, scheme):
+    page, _ = open_page(browser, runs / "one" / "report.html", 720)  # the width of A4 within its margins
+    page.emulate_media(media="print", color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("nav").is_visible()
+    cut = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 || one.scrollWidth > one.clientWidth + 1)"
+    assert page.locator(".wide").evaluate_all(f"{cut}.length") == 0
+    assert page.pdf(path=str(tmp_path / "page.pdf"))[:4] == b"%PDF"
 
 
 def test_names_from_outside_are_text(runs, browser, tmp_path):
@@ -150,10 +163,25 @@ def test_a_page_says_what_failed_and_what_is_missing(runs, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(runs / "one", copy)
     next((copy / "cells").glob("*-pl-*.json")).unlink()
+    broken = [
+        "--preset",
+        "smoke",
+        "--datasets",
+        "multilabel",
+        "--backbones",
+        "tests.parts.Buggy",
+        "--methods",
+        "backbone",
+        "--seeds",
+        "0",
+    ]
+    assert sweep([*broken, "--workers", "1", "--out", str(copy)]) == 1
     write_report(Store(copy))
     text = (copy / "report.html").read_text()
     assert "Failed and missing" in text
     assert "was asked for and has not been run" in text
+    assert "tests.parts.Buggy" in text
+    assert "ZeroDivisionError" in text
     assert "http://" not in text
     assert "https://" not in text
     assert "Failed and missing" not in (runs / "one" / "report.html").read_text()
