@@ -22,6 +22,21 @@ from cst_lightning.catalogue import method_title
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
 _MOST_DRAWN = 3  # backbones with figures of their own
 
+_OF_ROUNDS = {
+    "alpha": "α",
+    "alpha_above": "α ≥ 0.2",
+    "alpha_drawn": "α (drawn)",
+    "teacher_error": "Err(teacher)",
+    "student_error": "Err(student)",
+    "inconsistency": "R_B(student)",
+    "mu": "μ",
+    "bound": "bound",
+    "changed": "changed",
+    "objective_start": "objective: teacher",
+    "objective_end": "student",
+    "objective_imputed": "student, relabelled",
+}
+
 Found = list[tuple[Place, Record | None]]
 Entries = dict[str, list[Entry]]  # by metric
 
@@ -179,19 +194,7 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
     write_frame(folder / "rounds.csv", frame)
     write_frame(folder / "labels.csv", labels)
     figures.plot_rounds(frame, labels, folder / "figures" / "rounds.svg")
-    columns = [
-        "alpha",
-        "alpha_above",
-        "alpha_drawn",
-        "teacher_error",
-        "student_error",
-        "inconsistency",
-        "mu",
-        "bound",
-        "changed",
-    ]
-    columns += ["objective_start", "objective_end", "objective_imputed"]
-    means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[columns].mean()
+    means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[list(_OF_ROUNDS)].mean()
     several = frame["settings"].nunique() > 1
     rows = [
         (
@@ -204,11 +207,7 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
         )
         for (settings, dataset, backbone, method, number), values in zip(means.index, means.to_numpy(), strict=True)
     ]
-    header = [
-        *(["settings"] if several else []), "data set", "backbone", "method", "round", "α", "α ≥ 0.2", "α (drawn)",
-        "Err(teacher)", "Err(student)", "R_B(student)", "μ", "bound",
-        "changed", "objective: teacher", "student", "student, relabelled",
-    ]  # fmt: skip
+    header = [*(["settings"] if several else []), "data set", "backbone", "method", "round", *_OF_ROUNDS.values()]
     about = (
         "Means over seeds, on the training rows. α: the largest share of wrong pseudo-labels of any action and class, "
         "against the Bayes classifier f* (Theorem 1 asks for less than 0.2; the share of actions and classes above it; "

@@ -105,6 +105,10 @@ class SelfTraining(StackedModule):
             self._entries = Entries(with_factual(labels, feedback), weight)
 
     @override
+    def prepares_by_row(self, log: Feedback) -> bool:
+        return not overrides(self, SelfTraining, ("prepare",))
+
+    @override
     @torch.no_grad()
     def new_epoch(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> None:
         """Under ``teacher_dropout``, label anew by a pass of the teacher with dropout on (``train_selfdm``)."""
@@ -223,7 +227,7 @@ def self_train(
     Args:
         backbone: a trained backbone with one variant a seed; it is the first teacher. A scikit-learn
             learner's students are learners of its kind, any other's ``SelfTraining`` modules.
-        data: a data module whose ``train`` is the log, or the log itself.
+        data: a data module, or the log itself. One that streams its log has no ``train``, which ``on_round`` needs.
         cvat_weights: one student each; 0 is PL.
         rounds: by default the protocol's.
         audit: the potential outcomes of the training rows, used for what ``Round`` says of errors alone.
@@ -245,7 +249,6 @@ def self_train(
     if n_rounds < 1:
         raise InputError(f"rounds={rounds}: allowed is from 1")
     data = LogDataModule(data) if isinstance(data, Feedback) else data
-    feedback: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
     network = network or backbone.factory
     make = student or backbone.student_class or SelfTraining
     teacher = backbone
@@ -254,6 +257,7 @@ def self_train(
         trained.teach(teacher)
         fitter(trained, data, max_epochs=trained.max_epochs)
         if on_round is not None:
-            on_round(trained, describe(teacher, trained, feedback.expand(len(trained.seeds)), audit))
+            log: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
+            on_round(trained, describe(teacher, trained, log.expand(len(trained.seeds)), audit))
         teacher = trained
     return teacher

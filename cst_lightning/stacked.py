@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from typing_extensions import override
 
 from cst_lightning import engines
@@ -144,7 +145,11 @@ class StackedModule(pl.LightningModule):
         return (0.0,)
 
     def prepare(self, feedback: Feedback) -> None:
-        """Called once a fit with the whole log, before its first step."""
+        """Called once a fit with the whole log, before its first step; with each chunk of a log that is streamed."""
+
+    def prepares_by_row(self, log: Feedback) -> bool:
+        """Whether ``prepare`` takes each row by itself, so that a log like ``log`` can be streamed in chunks."""
+        return not engines.overrides(self, StackedModule, ("prepare",))
 
     def new_epoch(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> None:
         """Called before an epoch's first minibatch.
@@ -336,6 +341,8 @@ class StackedModule(pl.LightningModule):
             self.engine = engines.choose(self, optimizer.optimizer)
             self._epoch = engines.start(self, optimizer, feedback)
             self._prepared = True
+        elif isinstance(getattr(self.trainer.train_dataloader, "dataset", None), IterableDataset):
+            self.prepare(feedback)  # the log is streamed: these are other rows
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         self.new_epoch(feedback, order, bounds)

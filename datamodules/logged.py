@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
-from cst_lightning import engines
 from cst_lightning.columns import (
     MIN_ROWS,
     Roles,
@@ -45,8 +44,9 @@ class LoggedDataModule(pl.LightningDataModule):
 
     With ``chunk_rows`` the file is read anew in every pass and only so many rows are in memory. An epoch of the Trainer
     is then one chunk, in the order of the file, its rows shuffled as the protocol says: ``max_epochs`` counts chunks,
-    and a pass has ``n_chunks`` of them. What needs the whole log before its first step (``udm``, a student of
-    self-training) cannot be trained so. Numbers are standardised, and categories known, by a sample of ``chunk_rows``.
+    and a pass has ``n_chunks`` of them. What needs the whole log before its first step (``udm`` without propensities in
+    the log, scikit-learn's learners) cannot be trained so; students of self-training can. Numbers are standardised, and
+    categories known, by a sample of ``chunk_rows``.
 
     Args:
         path, encoding, delimiter, rows: see ``logs.read_log``.
@@ -157,7 +157,7 @@ class LoggedDataModule(pl.LightningDataModule):
         if self._chunks is None:
             return whole(self.train)
         if self.trainer is not None:
-            _check_streams(self.trainer)
+            _check_streams(self.trainer, self._feedback(self._few, allow_unlogged=True))
         return DataLoader(self._chunks, batch_size=None)
 
     @override
@@ -351,13 +351,13 @@ class _OneByOne(IterableDataset[Feedback]):
         yield chunk
 
 
-def _check_streams(trainer: pl.Trainer) -> None:
-    """A module that can be trained in chunks, and on a CPU."""
+def _check_streams(trainer: pl.Trainer, log: Feedback) -> None:
+    """A module that can be trained in chunks of rows like those of ``log``, and on a CPU."""
     module = trainer.lightning_module
-    if isinstance(module, StackedModule) and engines.overrides(module, StackedModule, ("prepare",)):
+    if isinstance(module, StackedModule) and not module.prepares_by_row(log):
         raise InputError(
             f"chunk_rows: {type(module).__name__} needs the whole log before its first step: leave chunk_rows out, "
-            "limit rows, or use a backbone that does not (dm, hsic)"
+            "limit rows, or use a backbone that does not (dm, hsic; udm where the log has propensities)"
         )
     if trainer.strategy.root_device.type != "cpu":
         raise InputError("chunk_rows: a log is streamed on a CPU only: pass accelerator='cpu'")

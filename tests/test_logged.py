@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from cst_lightning import DirectMethod, InputError, UniformDM, fit, self_train
+from cst_lightning import DirectMethod, InputError, SelfTraining, UniformDM, fit, self_train
+from cst_lightning.labels import pseudo_labels, with_factual
 from datamodules.logged import LoggedDataModule
 from tests.conftest import tiny_protocol
 
@@ -152,8 +153,43 @@ def test_what_needs_the_whole_log_says_so(path):
     data = module(path, chunk_rows=70)
     with pytest.raises(InputError, match="UniformDM needs the whole log before its first step"):
         fit(UniformDM(data.shape, [0], tiny_protocol("matched")), data)
+    model = DirectMethod(data.shape, [0], tiny_protocol("matched"))
     with pytest.raises(InputError, match="not in memory"):
-        self_train(DirectMethod(data.shape, [0], tiny_protocol("matched")), data)
+        self_train(model, data, on_round=lambda *_: None)
+
+
+def test_self_training_labels_every_chunk_by_its_own_rows(path):
+    data = module(path, chunk_rows=70, holdout=0.1)
+    protocol = tiny_protocol("matched", stopping="fixed")
+    teacher = DirectMethod(data.shape, [0, 1], protocol)
+    fit(teacher, data, max_epochs=data.n_chunks)
+    student = SelfTraining(data.shape, [0, 1], protocol, [0.0, 0.5], stage=1)
+    student.teach(teacher)
+    seen = []
+
+    def look(feedback, order, bounds):
+        labels = pseudo_labels(teacher.logits(feedback.x), protocol.labels)
+        seen.append(torch.equal(student._entries.target, with_factual(labels, feedback)))
+
+    student.new_epoch = look
+    fit(student, data, max_epochs=2 * data.n_chunks)
+    assert seen == [True] * len(seen)
+    assert len(seen) == 2 * data.n_chunks
+    last = self_train(teacher, data, cvat_weights=[0.0, 0.5], rounds=2)
+    assert last.stage == 2
+    assert torch.isfinite(last.logits(data.validation.x)).all()
+
+
+def test_a_stream_of_one_chunk_trains_as_in_memory(path):
+    frame().assign(chance=1 / 3).to_parquet(path)
+    streamed, whole = (module(path, chunk_rows=n, holdout=0.0, propensity="chance") for n in (1000, None))
+    protocol = tiny_protocol("matched", stopping="fixed", shuffle=False, max_epochs_udm=3, max_epochs_cst=(3,))
+    made = []
+    for data in (streamed, whole):
+        model = UniformDM(data.shape, [0], protocol)
+        fit(model, data)
+        made.append(self_train(model, data, cvat_weights=[0.5], rounds=1).logits(whole.train.x))
+    assert torch.equal(*made)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,24 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
     assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
 
 
+@pytest.mark.parametrize(("variable", "bars"), [(None, True), ("NO_COLOR", False)])
+def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_path, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Display([job], [1.0], console, tmp_path, "cpu") as display:
+        display.show(Event(job, "started"))
+        display.show(Event(job, "progress", "dm, epoch 30", share=0.5, mib=321.0))
+        display.show(Event(job, "finished"))
+    said = console.file.getvalue()
+    assert ("\x1b[" in said) == bars
+    assert "1/1 D1/dm finished" in said
+    assert ("dm, epoch 30, 321 MiB" in said) == bars
+
+
 def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(tmp_path, monkeypatch):
     jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
     now = 0.0

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from statistics import fmean
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.report import main as report
 from benchmarks.store import Store
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, TINY, numbers, records, start
+from tests.wandb_files import runs
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 
@@ -19,7 +21,7 @@ NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
-    process = start(["--preset", "smoke", "--out", str(folder)])
+    process = start(["--preset", "smoke", "--wandb", "offline", "--out", str(folder)])
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return folder, out, err
@@ -61,6 +63,20 @@ def test_tables_are_the_records_statistics(smoke):
     assert f"{sum(values) / 2:.4f} ± {stats.sem(values):.4f}" in markdown
     assert "chosen by an oracle" in markdown
     assert r"\toprule" in (folder / "tables.tex").read_text()
+
+
+def test_wandb_has_the_records_mean_and_error_of_every_cell_to_the_last_digit(smoke):
+    folder, _, _ = smoke
+    found = runs(folder)
+    for record in records(folder).values():
+        identity = record["identity"]
+        ((summary, _, _),) = found.pop(f"{identity['dataset']}/{identity['backbone']}/{identity['method']}")
+        for metric in record["metrics"]:
+            values = [result["metrics"][metric] for result in record["results"]]
+            assert summary[f"{metric}/mean"] == fmean(values)
+            assert summary[f"{metric}/standard_error"] == stats.sem(values)
+            assert summary[f"{metric}/n"] == len(values)
+    assert list(found) == ["summary"]
 
 
 def test_records_hold_the_whole_configuration_and_full_precision(smoke):

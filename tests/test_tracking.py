@@ -1,16 +1,16 @@
 """What Weights & Biases is told, read back from its offline files."""
 
 import json
+import os
 import shlex
 import shutil
-import struct
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 from scipy import stats
-from wandb.proto import wandb_internal_pb2
 
 from benchmarks import tracking, watching
 from benchmarks.grid import make_jobs
@@ -18,52 +18,18 @@ from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking
 from benchmarks.wandb_runs import unsynced
 from benchmarks.watching import Point
+from tests.sweeps import records, start
+from tests.wandb_files import messages, runs
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
 FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
-_BLOCK = 32768
-
-
-def messages(path):
-    """The records of a .wandb file, which is a LevelDB log after a header of seven bytes."""
-    content, place, whole, out = path.read_bytes(), 7, b"", []
-    while place < len(content):
-        left = _BLOCK - place % _BLOCK
-        if left < 7:
-            place += left
-            continue
-        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
-        whole += content[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (1, 4):  # whole, or the last part
-            out.append(wandb_internal_pb2.Record.FromString(whole))
-            whole = b""
-    return out
-
-
-def runs(folder):
-    """Name of each offline run: its summary, the rows of its history, and what it says of itself."""
-    found = {}
-    for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        name, summary, history, info = "", {}, [], None
-        for message in messages(path):
-            if message.WhichOneof("record_type") == "run":
-                info = message.run
-                name = info.display_name
-            for item in message.summary.update:
-                summary["/".join([*item.nested_key] or [item.key])] = json.loads(item.value_json)
-            if message.WhichOneof("record_type") == "history":
-                items = message.history.item
-                history.append({"/".join([*i.nested_key] or [i.key]): json.loads(i.value_json) for i in items})
-        found.setdefault(name, []).append((summary, history, info))
-    return found
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tracking") / "run"
-    options = ["--wandb", "offline", "--wandb-project", "mine", "--wandb-tags", "a", "b", "--out", str(folder)]
-    assert sweep([*FAST, *options]) == 0
+    options = ["--wandb", "offline", "--wandb-project", "mine", "--wandb-entity", "us", "--wandb-tags", "a", "b"]
+    assert sweep([*FAST, *options, "--out", str(folder)]) == 0
     return folder
 
 
@@ -81,7 +47,7 @@ def test_every_cell_has_one_run_with_the_records_numbers_to_the_last_digit(logge
             assert summary[f"{metric}/standard_error"] == stats.sem(values)
             assert summary[f"{metric}/n"] == 3
             assert [summary[f"{metric}/seed {seed}"] for seed in range(3)] == values
-        assert (info.project, list(info.tags), info.job_type) == ("mine", ["a", "b"], "written")
+        assert (info.entity, info.project, list(info.tags), info.job_type) == ("us", "mine", ["a", "b"], "written")
         assert info.run_group.startswith("run-")
 
 
@@ -168,6 +134,27 @@ def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(l
     assert [row["training_loss/mean"] for row in history] == [
         row["training_loss/mean"] for row in before["multilabel/dm/pl"][0][1]
     ]
+
+
+def test_a_sweep_killed_with_all_its_processes_is_told_whole_by_the_same_command(tmp_path):
+    options = [*FAST, "--wandb", "offline", "--out", str(tmp_path)]
+    options[options.index("--override.max_epochs_cst") + 1] = "300"  # so that cells are left when the first one is done
+    process = start(options, start_new_session=True)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("cells/*.json")) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert 1 <= len(records(tmp_path)) < 3
+    assert sweep(options) == 0
+    found = runs(tmp_path)
+    assert {len(of_name) for of_name in found.values()} == {1}
+    assert len(found) == 4
+    for record in records(tmp_path).values():
+        ((summary, _, _),) = found[f"multilabel/dm/{record['identity']['method']}"]
+        assert [summary[f"nll/seed {r['seed']}"] for r in record["results"]] == [
+            r["metrics"]["nll"] for r in record["results"]
+        ]
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):

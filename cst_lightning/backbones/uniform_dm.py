@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import override
 
+from cst_lightning.engines import overrides
 from cst_lightning.feedback import Feedback
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.minibatches import take_rows
@@ -38,6 +39,10 @@ class UniformDM(StackedModule):
     def prepare(self, feedback: Feedback) -> None:
         propensity = known_propensities(feedback, self.protocol.propensity_model)
         self._weight, self.overlap = inverse_propensity_weights(feedback, propensity, self.protocol.propensity_floor)
+
+    @override
+    def prepares_by_row(self, log: Feedback) -> bool:
+        return log.propensity is not None and not overrides(self, UniformDM, ("prepare",))
 
     @override
     def entries(self, batch: Feedback, rows: slice | Tensor) -> Entries:
