@@ -72,6 +72,8 @@ class LoggedDataModule(pl.LightningDataModule):
     outcomes: Labels
     encoder: FeatureEncoder
     description: pd.DataFrame
+    n_rows: int
+    n_chunks: int
 
     def __init__(
         self,
@@ -113,22 +115,32 @@ class LoggedDataModule(pl.LightningDataModule):
         self.roles = Roles(action, outcome, propensity, features, categorical, [*kept, *by])
         self.rows, self.missing, self.chunk_rows, self.seed = rows, missing, chunk_rows, seed
         self.encoding, self.delimiter = encoding, delimiter
-        self.n_rows, self.n_chunks = 0, 1
         self._train: Feedback | None = None
         self._validation: Feedback | None = None
         self._chunks: _OneByOne | None = None
-        self._read = False
+        self._read = self._reading = False
 
     @override
     def setup(self, stage: str | None = None) -> None:
         """Read once; Lightning calls this again before every stage."""
-        if self._read:
+        if self._read or self._reading:
             return
-        if self.chunk_rows is None:
-            self._setup_in_memory()
-        else:
-            self._setup_chunks(self.chunk_rows)
+        self._reading = True
+        try:
+            if self.chunk_rows is None:
+                self._setup_in_memory()
+            else:
+                self._setup_chunks(self.chunk_rows)
+        finally:
+            self._reading = False
         self._read = True
+
+    def __getattr__(self, name: str) -> Any:
+        """What the file says is there when it is asked for, as ``train`` is."""
+        if name in LoggedDataModule.__annotations__ and not (self._read or self._reading):
+            self.setup()
+            return getattr(self, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def shape(self) -> Shape:
@@ -184,7 +196,7 @@ class LoggedDataModule(pl.LightningDataModule):
             self.path, columns=self.roles, rows=self.rows, encoding=self.encoding, delimiter=self.delimiter
         )
         self._check_features(frame, 0)
-        self.n_rows, self.description = len(frame), describe_columns(frame, self.roles)
+        self.n_rows, self.n_chunks, self.description = len(frame), 1, describe_columns(frame, self.roles)
         held_out = self._held_out(frame)
         train = frame[~held_out]
         self._take_labels({role: frame[name].dropna().unique() for role, name in self._label_columns.items()})

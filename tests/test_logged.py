@@ -137,6 +137,17 @@ def test_a_streamed_csv_gives_the_same_chunks_as_parquet(tmp_path, path):
         assert torch.equal(mine.outcome, theirs.outcome)
 
 
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+@pytest.mark.parametrize("name", ["n_rows", "n_chunks", "actions", "outcomes", "encoder", "description", "shape"])
+def test_what_the_file_says_is_there_when_it_is_asked_for(path, name, chunk_rows):
+    one, other = module(path, chunk_rows=chunk_rows), module(path, chunk_rows=chunk_rows)
+    other.setup()
+    assert repr(getattr(one, name)) == repr(getattr(other, name)) or name == "encoder"
+    assert not hasattr(one, "nothing")
+    with pytest.raises(InputError):
+        getattr(module(path, features=["nowhere"], chunk_rows=chunk_rows), name)
+
+
 def test_a_model_trains_on_a_stream_chunk_by_chunk(path):
     data = module(path, chunk_rows=70, holdout=0.1)
     model = DirectMethod(data.shape, [0, 1], tiny_protocol("matched"))

@@ -76,7 +76,7 @@ def test_every_backbone_and_method_learns_three_outcomes(backbone, tmp_path):
     assert list(found) == methods
 
 
-@pytest.mark.parametrize("backbone", ["dm", "udm", "constant"])
+@pytest.mark.parametrize("backbone", ["dm", "hsic", "udm", "constant"])
 @pytest.mark.parametrize("n_prices", [2, 50])
 def test_few_and_many_prices(n_prices, backbone, tmp_path):
     sizes = SIZES.replace("250", "1000")  # so that each of 50 prices was set
