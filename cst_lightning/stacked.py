@@ -345,8 +345,9 @@ class StackedModule(pl.LightningModule):
             self.prepare(feedback)  # the log is streamed: these are other rows
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
-        self.new_epoch(feedback, order, bounds)
-        loss = self._epoch(feedback, order, bounds) / (len(bounds) - 1)
+        with engines.denormals_flushed():
+            self.new_epoch(feedback, order, bounds)
+            loss = self._epoch(feedback, order, bounds) / (len(bounds) - 1)
         self.training_loss = torch.where(self.active, loss, self.training_loss.to(loss.device))
         barebones = self.trainer.barebones  # there nothing looks at the log, nor at steps without a limit to them
         if self.engine != "autograd" and not (barebones and self.trainer.max_steps == -1):

@@ -242,3 +242,20 @@ def test_elementary_functions_are_right_to_single_precision():
     wide = np.exp(np.linspace(-17, 17, 5001)).astype(np.float32)
     assert np.allclose([kernels._log(x) for x in wide], np.log(wide.astype(float)), rtol=1e-6, atol=2e-7)
     assert np.isnan(kernels._exp(np.float32(np.nan)))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_epoch_takes_denormals_for_nothing_and_leaves_the_thread_as_it_was(compiled, flushed):
+    data = TinyDataModule([0])
+    module = DirectMethod(data.shape, [0], tiny_protocol("written"))
+    module.compiled = compiled
+    tiny, within = torch.full((1,), 1e-40), []
+    module.new_epoch = lambda *_: within.append((tiny * 1).item())
+    torch.set_flush_denormal(flushed)
+    try:
+        fit(module, data, max_epochs=1)
+        assert ((tiny * 1).item() == 0) == flushed
+    finally:
+        torch.set_flush_denormal(False)
+    assert within == [0]
