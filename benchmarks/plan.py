@@ -68,11 +68,11 @@ def trainings(job: Job) -> list[Training]:
     n_grid = len(backbone.default_grid(protocol))
     compiled = backbone.batch_loss is StackedModule.batch_loss
     autograd = 0.0 if compiled else _AUTOGRAD_STEP_S + _AUTOGRAD_S * n_seeds * n_grid
-    found = [training(typical_epochs(job), step(backbone.hidden_units(protocol), n_seeds * n_grid, 3) + autograd)]
-    width = protocol.hidden_cst
+    width, teacher = protocol.hidden_cst, backbone.hidden_units(protocol)
+    found = [training(typical_epochs(job), step(teacher, n_seeds * n_grid, 3) + autograd)]
     for group, number in students:
         kinds = [get_method(method).cvat for method in group]
-        step_s = n_seeds * arithmetic(width, 1) if protocol.teacher_dropout and number == 0 else 0.0
+        step_s = n_seeds * arithmetic(teacher, 1) if protocol.teacher_dropout and number == 0 else 0.0
         if True in kinds:
             step_s += step(width, n_seeds * len(protocol.cvat_weights), _CVAT_PASSES)
         if False in kinds:

@@ -91,7 +91,7 @@ class Display:
             self._progress.remove_task(self._bars.pop(key))
             del self._running[key]
             why = f"{event.job.label} is tried again: {last_line(event.text)}"
-            self._console.print(why, markup=False, soft_wrap=True)
+            self._console.print(why, markup=False, highlight=False, soft_wrap=True)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._taken += time.monotonic() - self._since[key]
@@ -102,7 +102,10 @@ class Display:
             elapsed = said(time.monotonic() - self._start)
             count = f"{self._done + self.failed}/{self._n}"
             self._console.print(
-                f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}", markup=False, soft_wrap=True
+                f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
         ended = f"{self._done + self.failed} of {counted(self._n, 'job')} ended, {len(self._running)} running"
         note = ", ".join(text for text in (ended, self._left()) if text)

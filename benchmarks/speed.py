@@ -66,6 +66,7 @@ class Case:
     with_loop: bool = True
     seconds: float = 0.25  # of each of three turns
     hsic_kernel: Literal["linear", "rbf"] = "linear"
+    barebones: bool = True  # the Trainer, as a sweep has it
     device: Literal["cpu", "cuda"] = "cpu"
 
 
@@ -95,6 +96,9 @@ class Measured:
     peak_mib: float
 
 
+_FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)
+
+
 def cases(quick: bool, device: Literal["cpu", "cuda"]) -> list[Case]:
     """The cases of a quick or a full run; on a GPU, stacks of up to 625 of the shape of D1."""
     whats: tuple[What, ...] = ("dm", "hsic", "pl", "cvat")
@@ -104,10 +108,10 @@ def cases(quick: bool, device: Literal["cpu", "cuda"]) -> list[Case]:
     if quick:
         grid = [("D1", hidden, n) for hidden in (8, 128) for n in (1, 25)]
         found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
-        return [*found, _large_batch(5)]
+        return [*found, _FULL_TRAINER, _large_batch(5)]
     grid = [(shape, hidden, n) for shape in SHAPES for hidden in (8, 128) for n in (1, 5, 25, 125)]
     found = [Case(what, s, SHAPES[s], hidden, n) for what in whats for s, hidden, n in grid]
-    return found + _growth()
+    return [*found, _FULL_TRAINER, *_growth()]
 
 
 def _growth() -> list[Case]:
@@ -144,7 +148,8 @@ def measure(case: Case) -> Measured:
         ours.clear()
         for _ in range(3):
             callbacks = [_until(case.seconds), ours]
-            fit(module, log, max_epochs=1_000_000, accelerator=accelerator, callbacks=callbacks, barebones=True)
+            trainer = {"accelerator": accelerator, "callbacks": callbacks, "barebones": case.barebones}
+            fit(module, log, max_epochs=1_000_000, **trainer)
             plain += loop(case.seconds) if case.with_loop else []
             alone += products(0.1) if products is not None else []
             rates += matmul(0.2)

@@ -106,11 +106,13 @@ class Message:
     text: str = ""  # the part at hand, or the method that was recorded
     share: float = 0.0  # of the whole job that is done
     mib: float = 0.0  # the most memory that the job held so far
-    setup: float = 0.0  # seconds that first epochs took beyond second ones: most of it compiles, once on a machine
+    setup: float = 0.0  # seconds that first epochs took for compiling, which is done once on a machine
     point: Point | None = None
 
 
 Report = Callable[[Message], None]
+
+_COMPILING_S = 5.0  # a first epoch that takes so much longer than the second one compiled something
 
 
 class ProgressReport(pl.Callback):
@@ -119,7 +121,7 @@ class ProgressReport(pl.Callback):
     def __init__(self, job: Job, report: Report) -> None:
         self._trainings = trainings(job)
         self._report, self._number, self._label, self._told = report, -1, "", 0.0
-        self._setup, self._epoch_ended, self._first = 0.0, 0.0, 0.0
+        self._setup, self._epoch_ended, self._first, self._said = 0.0, 0.0, 0.0, 0.0
 
     def begin(self, module: StackedModule) -> None:
         """The next training starts."""
@@ -134,13 +136,13 @@ class ProgressReport(pl.Callback):
         if epoch == 1:
             self._first = taken
         elif epoch == 2:
-            self._setup += max(0.0, self._first - taken)
+            self._setup += self._first - taken if self._first - taken > _COMPILING_S else 0.0
         if now - self._told < 0.5:
             return
         self._told = now
         stopping = [callback for callback in trainer.callbacks if isinstance(callback, ReplicateStopping)]  # type: ignore[attr-defined]
         left = min([most - epoch, *(callback.least_epochs_left for callback in stopping)])
-        share = self.share(epoch, most, left)
+        share = self._said = max(self._said, self.share(epoch, most, left))  # an improvement makes it longer
         self._report(Message("progress", f"{self._label}, epoch {epoch}", share, peak_mib(), self._setup))
 
     def share(self, epoch: int, most: int, left: float) -> float:

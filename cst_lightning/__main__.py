@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             COMMANDS[name](**options)
         except InputError as error:
             data, said = str(options["data"]), _of_a_file(error)
-            of_option = data in said or re.match(r"\w+=|unknown |no action", said)
+            named = any(options.get(file) and str(options[file]) in said for file in ("data", "validation"))
+            of_option = named or re.match(r"\w+=|unknown |no action", said)
             print(f"error: {said}" if of_option else f"error: {data}: {said}", file=sys.stderr)
             return 2
     return 0

@@ -14,7 +14,7 @@ from cst_lightning.catalogue import get_method
 from cst_lightning.distributions import log_probs
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule
-from cst_lightning.propensity import Overlap, inverse_propensity_weights, known_propensities
+from cst_lightning.propensity import Overlap, inverse_propensity_weights, logged_or_estimated
 from cst_lightning.protocols import Protocol
 from cst_lightning.selection import get_rule, scores
 from cst_lightning.self_training import self_train
@@ -103,7 +103,7 @@ def overlap_of(part: type[StackedModule], rule: str | None, log: Feedback, proto
     fields = {*(part.protocol_fields or ()), *(get_rule(rule).protocol_fields if rule and rule != AUTO else ())}
     if "propensity_floor" not in fields:
         return None
-    propensity = known_propensities(log, protocol.propensity_model)
+    propensity = logged_or_estimated(log, protocol.propensity_model)
     return inverse_propensity_weights(log, propensity, protocol.propensity_floor)[1]
 
 

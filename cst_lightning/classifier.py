@@ -76,8 +76,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         method_: the method that was chosen.
         cvat_weight_: its CVAT weight, or None.
         candidates_: all that was tried, with scores.
-        overlap_: ``Overlap`` of the log's weights ``1 / pi``, where the backbone or the rule divides by propensities:
-            rows clipped at ``propensity_floor``, effective sample size, largest weight; else None.
+        overlap_: ``Overlap`` of the whole log's weights ``1 / pi`` (its own or estimated on it), where the backbone or
+            the rule divides by propensities: rows clipped at ``propensity_floor``, effective sample size, largest
+            weight; else None.
         module_: the trained ``StackedModule``, one replicate a model.
         encoder_: of the features.
         n_features_in_: as in scikit-learn, like ``feature_names_in_``.
@@ -160,12 +161,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             part, self.method, rule, data, seeds, protocol, fitter
         )
         self.method_, self.cvat_weight_ = chosen.method, chosen.cvat_weight
-        self.overlap_ = overlap_of(part, rule, log, protocol)
         if bool((self.module_.failed_epoch > 0).any()):
             raise InputError(
                 f"training diverged (learning_rate={self.learning_rate}): its loss turned infinite; lower the "
                 "learning rate, or look for huge values among the features"
             )
+        self.overlap_ = overlap_of(part, rule, log, protocol)
         self.actions_, self.classes_ = actions.array(), outcomes.array()
         self.action_labels_, self.outcome_labels_ = actions, outcomes
         return self

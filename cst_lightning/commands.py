@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
-from cst_lightning.encoding import Category, Label, Labels, written
+from cst_lightning.encoding import Category, Label, Labels, shown_list, written
 from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
@@ -75,10 +76,11 @@ def fit(
         taken = (candidate.method, candidate.cvat_weight) == (classifier.method_, classifier.cvat_weight_)
         print(f"  {score}  {candidate.method}{weight}{'   <- kept' if taken else ''}")
     if classifier.overlap_ is not None:
-        floor, clipped = classifier.propensity_floor, classifier.overlap_.n_clipped[0]
+        given = "" if roles.propensity else ", estimated on the whole log"
         print(
-            f"weights 1 / propensity: {clipped} rows clipped at {floor}, effective sample size "
-            f"{classifier.overlap_.effective_sample_size[0]:.0%} of the rows, largest weight "
+            f"weights 1 / propensity{given}: clipped at {classifier.propensity_floor} in rows: "
+            f"{classifier.overlap_.n_clipped[0]}; effective sample size "
+            f"{classifier.overlap_.effective_sample_size[0]:.0%} of the rows; largest weight "
             f"{classifier.overlap_.largest_weight[0]:.1f}"
         )
     classifier.save(out)
@@ -338,8 +340,7 @@ def _by_label(value: Mapping[str, Any] | None, labels: NDArray[Any]) -> dict[Any
 def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | None:
     if typed is None:
         return None
-    known = {written(label): label for label in labels.tolist()}
-    known |= {str(label).lower(): label for label in labels.tolist() if isinstance(label, bool)}
+    known = _known(labels.tolist())
     # YAML reads yes and on as booleans
     typed = [_meant(name, known) if isinstance(name, bool) else name for name in typed]
     unknown = [name for name in typed if written(name) not in known]
@@ -349,14 +350,26 @@ def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | 
 
 
 def _with_never_taken(typed: Sequence[Label], logged: pd.Series) -> list[Label]:
-    """Actions as the log has them, and those that it lacks as labels of the same type."""
+    """Actions as the log has them, and those that it lacks as labels of the same kind."""
     labels = Labels.of("action", logged).values
+    known, found = _known(labels), list[Label]()
+    for name in typed:
+        name = _meant(name, known) if isinstance(name, bool) else name
+        label = known.get(written(name), name)
+        if written(name) not in known and labels and not isinstance(labels[0], str):
+            kind = type(labels[0])
+            with suppress(ValueError):
+                label = written(name).lower() == "true" if kind is bool else kind(name)
+            if not isinstance(label, kind) or written(label).lower() != written(name).lower():
+                raise InputError(f"actions={written(name)}: it is no label like those of the log, {shown_list(labels)}")
+        found.append(label)
+    return found
+
+
+def _known(labels: Sequence[Label]) -> dict[str, Label]:
+    """Labels by what is typed for them; booleans in lower case too."""
     known = {written(label): label for label in labels}
-    kind = type(labels[0]) if labels else str
-    try:
-        return [known.get(written(name), kind(name)) for name in typed]
-    except ValueError:
-        raise InputError(f"actions={list(typed)}: those of the log are of type {kind.__name__}") from None
+    return known | {str(label).lower(): label for label in labels if isinstance(label, bool)}
 
 
 def _meant(value: bool, known: Mapping[str, Any]) -> Label:

@@ -116,7 +116,7 @@ def denormals_flushed() -> Iterator[None]:
     Networks that fit their rows perfectly have gradients so small, and CPUs take a hundred times as long for them.
     Weights do not change by it: what is lost is far below their rounding.
     """
-    before = torch.full((1,), 1e-40).mul(1).item() == 0
+    before = torch.full((1,), 1e-40, dtype=torch.float32, device="cpu").mul(1).item() == 0
     torch.set_flush_denormal(True)
     try:
         yield

@@ -73,6 +73,10 @@ class EstimatorBackbone(StackedModule):
         self.fitted: list[list[Any]] = []  # by seed, and by action for a T-learner
         self.register_buffer("_unseen", torch.zeros((), dtype=torch.float64))
 
+    @override
+    def prepares_by_row(self, log: Feedback) -> bool:
+        return False
+
     def make_estimator(self, seed: int) -> Any:
         """A new scikit-learn classifier; a ``GridSearchCV`` is searched on observed rows and never on pseudo-labels."""
         raise NotImplementedError(f"{type(self).__name__} must define make_estimator")

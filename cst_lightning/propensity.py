@@ -55,8 +55,8 @@ def estimate_propensities(
     return torch.stack(estimates).to(feedback.x.device)
 
 
-def known_propensities(feedback: Feedback, model: PropensityModel) -> Tensor:
-    """Those that were logged, ``[S, N, K]``, else ``estimate_propensities``."""
+def logged_or_estimated(feedback: Feedback, model: PropensityModel) -> Tensor:
+    """The log's own propensities, ``[S, N, K]``, else those of ``estimate_propensities``."""
     return estimate_propensities(feedback, model) if feedback.propensity is None else feedback.propensity
 
 

@@ -31,8 +31,8 @@ class Round:
         changed: share of pseudo-labels that the student would give otherwise than its teacher.
         stopped_epoch: epochs trained. failed_epoch: epoch in which the loss turned non-finite, else 0.
         inconsistency: share of (row, action) entries whose likeliest outcome the student changes under the
-            perturbation of length ``cvat_eps`` that moves its logit most: ``R_B(f)`` of Theorem 1, from below.
-            None for a student without gradients or with more than two outcomes.
+            perturbation of length ``cvat_eps`` that moves its margin most: ``R_B(f)`` of Theorem 1, from below.
+            None for a student without gradients.
         label_error: where potential outcomes are known, the share of wrong pseudo-labels among the
             entries of each action and true outcome, ``[R][K][m]`` (None where there is no such entry).
         bayes_error: the same against the Bayes classifier ``f*`` (``PotentialOutcomes.likeliest``): its largest

@@ -252,12 +252,12 @@ def self_train(
     network = network or backbone.factory
     make = student or backbone.student_class or SelfTraining
     teacher = backbone
+    log: Feedback | None = None if on_round is None else data.train  # type: ignore[attr-defined]  # of a log's data module
     for number in range(n_rounds):
         trained = make(backbone.shape, backbone.seeds, protocol, cvat_weights, network, number + 1)
         trained.teach(teacher)
         fitter(trained, data, max_epochs=trained.max_epochs)
-        if on_round is not None:
-            log: Feedback = data.train  # type: ignore[attr-defined]  # every data module of a log has it
+        if on_round is not None and log is not None:
             on_round(trained, describe(teacher, trained, log.expand(len(trained.seeds)), audit))
         teacher = trained
     return teacher

@@ -151,6 +151,21 @@ class StackedModule(pl.LightningModule):
         """Whether ``prepare`` takes each row by itself, so that a log like ``log`` can be streamed in chunks."""
         return not engines.overrides(self, StackedModule, ("prepare",))
 
+    def check_streams(self, log: Feedback) -> None:
+        """Whether this module trains on a log like ``log`` in chunks.
+
+        Raises:
+            InputError: it needs the whole log (see ``prepares_by_row``), or is on a GPU.
+        """
+        if not self.prepares_by_row(log):
+            raise InputError(
+                f"{type(self).__name__} needs the whole log before its first step, and this one comes in chunks "
+                "(chunk_rows): leave chunk_rows out, limit rows, or use a backbone that does not (dm, hsic; udm where "
+                "the log has propensities; one of your own whose prepares_by_row says so)"
+            )
+        if self.trainer.strategy.root_device.type != "cpu":
+            raise InputError("a log in chunks (chunk_rows) is streamed on a CPU only: pass accelerator='cpu'")
+
     def new_epoch(self, feedback: Feedback, order: Tensor | None, bounds: Sequence[int]) -> None:
         """Called before an epoch's first minibatch.
 
@@ -331,7 +346,8 @@ class StackedModule(pl.LightningModule):
     def training_step(self, feedback: Feedback, batch_idx: int) -> None:
         if batch_idx:
             raise InputError(
-                "the loader must hand out the whole log as its one batch: DataLoader([log], batch_size=None)"
+                "the loader must hand out the log, or a chunk of it, as its one batch: DataLoader([log], "
+                "batch_size=None)"
             )
         feedback = self._aligned(feedback)
         optimizer = self.optimizers()
@@ -342,7 +358,8 @@ class StackedModule(pl.LightningModule):
             self._epoch = engines.start(self, optimizer, feedback)
             self._prepared = True
         elif isinstance(getattr(self.trainer.train_dataloader, "dataset", None), IterableDataset):
-            self.prepare(feedback)  # the log is streamed: these are other rows
+            self.check_streams(feedback)
+            self.prepare(feedback)  # these are other rows
         bounds = batch_bounds(feedback.n_rows, self.protocol.batch_size)
         order = self._row_order(feedback.n_rows) if self.protocol.shuffle else None
         with engines.denormals_flushed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,7 +118,7 @@ class LoggedDataModule(pl.LightningDataModule):
         self.encoding, self.delimiter = encoding, delimiter
         self._train: Feedback | None = None
         self._validation: Feedback | None = None
-        self._chunks: _OneByOne | None = None
+        self._chunks: Callable[[], Iterator[Feedback]] | None = None
         self._read = self._reading = False
 
     @override
@@ -169,8 +170,13 @@ class LoggedDataModule(pl.LightningDataModule):
         if self._chunks is None:
             return whole(self.train)
         if self.trainer is not None:
-            _check_streams(self.trainer, self._feedback(self._few, allow_unlogged=True))
-        return DataLoader(self._chunks, batch_size=None)
+            module = self.trainer.lightning_module
+            if isinstance(module, StackedModule):
+                module.check_streams(self._feedback(self._few, allow_unlogged=True))
+        trainer, n_chunks = self.trainer, self.n_chunks
+        # each fit begins with the first chunk, and one that is resumed where it was
+        begin = (lambda: 0) if trainer is None else (lambda: (trainer.fit_loop.total_batch_idx + 1) % n_chunks)
+        return DataLoader(_OneByOne(self._chunks, begin), batch_size=None)
 
     @override
     def val_dataloader(self) -> Any:
@@ -278,7 +284,7 @@ class LoggedDataModule(pl.LightningDataModule):
             if kept.empty:
                 raise InputError(f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none")
             self._validation = self._feedback(kept, allow_unlogged=True)
-        self._chunks = _OneByOne(chunks)
+        self._chunks = chunks
 
     def _batches(self, n_rows: int) -> Iterator[pd.DataFrame]:
         return read_batches(self.path, n_rows, columns=self.roles, encoding=self.encoding, delimiter=self.delimiter)
@@ -286,14 +292,14 @@ class LoggedDataModule(pl.LightningDataModule):
     def _survey(self, chunk_rows: int) -> pd.DataFrame:
         """Check the whole file, take its labels, and draw at most ``chunk_rows`` of its rows."""
         rng, share, where = np.random.default_rng(self.seed), 1.0, str(self.path)
-        sample, tallies, last, self.n_rows = pd.DataFrame(), None, None, 0
+        sample, tallies, last, n_rows = pd.DataFrame(), None, None, 0
         for frame in self._batches(chunk_rows):
-            check_rows(frame, self.roles, where, self.n_rows)
-            self._check_features(frame, self.n_rows)
-            of_frame = tallies_of(frame, self.roles, self.n_rows)
+            check_rows(frame, self.roles, where, n_rows)
+            self._check_features(frame, n_rows)
+            of_frame = tallies_of(frame, self.roles, n_rows)
             tallies = of_frame if tallies is None else add_tallies(tallies, of_frame)
             if self.by:
-                self._check_present(frame, self.n_rows)
+                self._check_present(frame, n_rows)
             if self.split == "time":
                 if not frame[self.by].is_monotonic_increasing or (last is not None and frame[self.by].iloc[0] < last):
                     raise InputError(
@@ -303,11 +309,12 @@ class LoggedDataModule(pl.LightningDataModule):
             sample = pd.concat([sample, frame[rng.random(len(frame)) < share]], ignore_index=True)
             while len(sample) > chunk_rows:
                 sample, share = sample[rng.random(len(sample)) < 0.5].reset_index(drop=True), share / 2
-            self.n_rows += len(frame)
-        if tallies is None or self.n_rows < MIN_ROWS:
-            raise InputError(f"{where}: {self.n_rows} rows: a log needs at least {MIN_ROWS}")
+            n_rows += len(frame)
+        if tallies is None or n_rows < MIN_ROWS:
+            raise InputError(f"{where}: {n_rows} rows: a log needs at least {MIN_ROWS}")
         check_values(tallies, self.roles, where)
         self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
+        self.n_rows = n_rows
         return sample
 
     # --- encoding ---------------------------------------------------------------------------------
@@ -348,28 +355,21 @@ class LoggedDataModule(pl.LightningDataModule):
 
 
 class _OneByOne(IterableDataset[Feedback]):
-    """Hands out one chunk each time it is gone through: the next one, and after the last the first."""
+    """Hands out one chunk each time it is gone through: the next one, and after the last the first.
 
-    def __init__(self, chunks: Callable[[], Iterator[Feedback]]) -> None:
-        self._make = chunks
-        self._left: Iterator[Feedback] = iter(())
+    Args:
+        begin: gives the number of the first one, when it is asked for.
+    """
+
+    def __init__(self, chunks: Callable[[], Iterator[Feedback]], begin: Callable[[], int]) -> None:
+        self._make, self._begin = chunks, begin
+        self._left: Iterator[Feedback] | None = None
 
     @override
     def __iter__(self) -> Iterator[Feedback]:
+        self._left = islice(self._make(), self._begin(), None) if self._left is None else self._left
         chunk = next(self._left, None)
         if chunk is None:
             self._left = self._make()
             chunk = next(self._left)
         yield chunk
-
-
-def _check_streams(trainer: pl.Trainer, log: Feedback) -> None:
-    """A module that can be trained in chunks of rows like those of ``log``, and on a CPU."""
-    module = trainer.lightning_module
-    if isinstance(module, StackedModule) and not module.prepares_by_row(log):
-        raise InputError(
-            f"chunk_rows: {type(module).__name__} needs the whole log before its first step: leave chunk_rows out, "
-            "limit rows, or use a backbone that does not (dm, hsic; udm where the log has propensities)"
-        )
-    if trainer.strategy.root_device.type != "cpu":
-        raise InputError("chunk_rows: a log is streamed on a CPU only: pass accelerator='cpu'")

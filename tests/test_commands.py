@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cst_lightning import InputError
 from cst_lightning.__main__ import main
+from cst_lightning.commands import _with_never_taken
 
 FIT = ["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "m"]
 
@@ -138,6 +140,37 @@ def test_a_diagnosis_compares_with_a_later_log_and_knows_of_actions_never_taken(
     assert differ not in alone
 
 
+@pytest.mark.parametrize(
+    ("labels", "typed", "wanted"),
+    [
+        ([True, False], ["true", "false"], [True, False]),
+        ([True, True], ["false"], [False]),
+        ([1, 2], ["2", "3"], [2, 3]),
+        ([1.5, 2.5], ["1.5", "3"], [1.5, 3.0]),
+        (["yes", "no"], [False, "maybe"], ["no", "maybe"]),
+    ],
+)
+def test_actions_never_taken_are_labels_like_those_of_the_log(labels, typed, wanted):
+    found = _with_never_taken(typed, pd.Series(labels))
+    assert found == wanted
+    assert [type(label) for label in found] == [type(label) for label in wanted]
+
+
+@pytest.mark.parametrize(("labels", "typed"), [([1, 2], 2.5), ([1, 2], "x"), ([1.5], "x"), ([True, False], "x")])
+def test_actions_of_another_kind_than_the_logs_are_an_error(labels, typed):
+    with pytest.raises(InputError, match=f"actions={typed}: it is no label like those of the log"):
+        _with_never_taken([typed], pd.Series(labels))
+
+
+def test_an_error_of_the_validation_file_names_that_file_alone(sales, capsys):
+    pd.read_csv(sales / "new.csv").drop(columns="age").to_csv(sales / "short.csv", index=False)
+    call = ["diagnose", "--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought"]
+    assert main([*call, "--features", "age", "--validation", str(sales / "short.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "short.csv" in said
+    assert "log.csv" not in said
+
+
 def test_options_come_from_a_file_too(sales):
     config = sales / "fit.yaml"
     options = {"data": str(sales / "log.csv"), "action": "price", "outcome": "bought", "out": str(sales / "other")}
@@ -163,7 +196,7 @@ def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, ca
     options = ["--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought", "--keep", "customer"]
     call = ["fit", *options, "--method", "backbone", "--max_epochs", "2", "--out", str(sales / "weighted")]
     assert main([*call, "--backbone", "udm", "--propensity_floor", "0.3"]) == 0
-    assert "rows clipped at 0.3, effective sample size" in capsys.readouterr().out
+    assert "propensity, estimated on the whole log: clipped at 0.3 in rows: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_the_batch_job_for_slurm_starts_a_head_workers_and_the_sweep_beside_them
         ("scontrol", "printf 'n1\\nn2\\nn3\\nn4\\n'"),
         ("srun", f'echo "srun $*" >> {calls}'),
         ("python", f'echo "python $*" >> {calls}'),
-        ("sleep", "while [ $(wc -l < " + str(calls) + ") -lt $((++n)) ]; do /bin/sleep 0.05; done"),
+        ("sleep", "n=$((n + 1)); while [ $(wc -l < " + str(calls) + ") -lt $n ]; do /bin/sleep 0.05; done"),
     ):
         # a sleep lasts until what was started in the background before it has written
         counted = f"n=$(cat {stubs}/n 2>/dev/null || echo 0); " if name == "sleep" else ""

@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from cst_lightning import DirectMethod, InputError, SelfTraining, UniformDM, fit, self_train
+from cst_lightning.backbones.constant import Constant
 from cst_lightning.labels import pseudo_labels, with_factual
 from datamodules.logged import LoggedDataModule
 from tests.conftest import tiny_protocol
@@ -40,7 +42,8 @@ def rows(feedback, data):
 
 
 def chunks(data, n=None):
-    return [next(iter(data.train_dataloader())) for _ in range(n or data.n_chunks)]
+    loader = data.train_dataloader()
+    return [next(iter(loader)) for _ in range(n or data.n_chunks)]
 
 
 def test_labels_features_and_split_of_a_file(path):
@@ -166,7 +169,9 @@ def test_what_needs_the_whole_log_says_so(path):
         fit(UniformDM(data.shape, [0], tiny_protocol("matched")), data)
     model = DirectMethod(data.shape, [0], tiny_protocol("matched"))
     with pytest.raises(InputError, match="not in memory"):
-        self_train(model, data, on_round=lambda *_: None)
+        self_train(model, data, on_round=lambda *_: None, fitter=None)  # before anything is trained
+    with pytest.raises(InputError, match="needs the whole log"):
+        fit(Constant(data.shape, [0], tiny_protocol("matched")), data)
 
 
 def test_self_training_labels_every_chunk_by_its_own_rows(path):
@@ -189,6 +194,54 @@ def test_self_training_labels_every_chunk_by_its_own_rows(path):
     last = self_train(teacher, data, cvat_weights=[0.0, 0.5], rounds=2)
     assert last.stage == 2
     assert torch.isfinite(last.logits(data.validation.x)).all()
+
+
+def test_a_streamed_udm_weighs_every_chunk_by_its_own_propensities(path):
+    log = frame().assign(chance=np.linspace(0.1, 0.9, N))
+    log.to_parquet(path)
+    data = module(path, chunk_rows=70, holdout=0.1, propensity="chance")
+    model = UniformDM(data.shape, [0], tiny_protocol("matched", stopping="fixed"))
+    seen = []
+
+    def look(feedback, order, bounds):
+        wanted = 1 / log["chance"].to_numpy()[rows(feedback, data)]
+        seen.append(np.allclose(model._weight[0], wanted, rtol=1e-5))
+
+    model.new_epoch = look
+    fit(model, data, max_epochs=data.n_chunks)
+    assert seen == [True] * data.n_chunks
+
+
+def test_every_fit_begins_with_the_first_chunk_and_a_resumed_one_where_it_was(path, tmp_path):
+    data, begun = module(path, chunk_rows=70, holdout=0.1), []
+
+    def train(epochs, **options):
+        model = DirectMethod(data.shape, [0], tiny_protocol("matched", stopping="fixed"))
+        seen = []
+        model.new_epoch = lambda feedback, order, bounds: seen.append(rows(feedback, data))
+        saver = pl.callbacks.ModelCheckpoint(tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1)
+        trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", callbacks=[saver], logger=False, enable_progress_bar=False
+        )
+        trainer.fit(model, data, **options)
+        begun.append(seen)
+        return model
+
+    whole = train(4)
+    train(2)
+    resumed = train(4, ckpt_path=tmp_path / "epoch=1.ckpt")
+    assert begun[1] == begun[0][:2]
+    assert begun[2] == begun[0][2:]
+    for one, other in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_stream_that_nothing_checked_is_refused_by_what_needs_the_whole_log(path):
+    data = module(path, chunk_rows=70, holdout=0.1)
+    loader, model = data.train_dataloader(), UniformDM(data.shape, [0], tiny_protocol("matched", stopping="fixed"))
+    trainer = pl.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(InputError, match="UniformDM needs the whole log"):
+        trainer.fit(model, loader)
 
 
 def test_a_stream_of_one_chunk_trains_as_in_memory(path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks import progress
@@ -17,6 +18,7 @@ from benchmarks.plan import estimate_seconds, trainings
 from benchmarks.progress import Display
 from benchmarks.store import Store
 from benchmarks.watching import ProgressReport
+from cst_lightning.stopping import ReplicateStopping
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -110,7 +112,7 @@ def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_pa
     said = console.file.getvalue()
     assert ("\x1b[" in said) == bars
     assert "1/1 D1/dm finished" in said
-    assert ("dm, epoch 30, 321 MiB" in said) == bars
+    assert ("100 %" in said) == bars
 
 
 def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(tmp_path, monkeypatch):
@@ -139,6 +141,30 @@ def test_a_job_says_how_much_longer_its_first_epochs_took(monkeypatch):
             now += taken
             report.on_train_epoch_end(SimpleNamespace(current_epoch=epoch, max_epochs=9, callbacks=[]), None)
     assert said[-1].setup == 39
+
+
+def test_the_least_that_is_left_is_that_of_the_replicate_which_improved_last():
+    stopping = ReplicateStopping("early", patience=20)
+    assert stopping.least_epochs_left == float("inf")
+    state = {"state": {"waited": torch.tensor([3, 7, 1]), "active": torch.tensor([True, True, False])}, "snapshot": {}}
+    stopping.load_state_dict(state)
+    assert stopping.least_epochs_left == 17  # the third has stopped
+    assert ReplicateStopping("fixed").least_epochs_left == float("inf")
+
+
+def test_what_is_done_never_becomes_less(monkeypatch):
+    (job,) = make_jobs("paper", protocol="matched", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
+    said, clock, stopping = [], count(1), ReplicateStopping("early", patience=20)
+    monkeypatch.setattr("benchmarks.watching.time.monotonic", lambda: float(next(clock)))
+    progress = ProgressReport(job, said.append)
+    progress.begin(SimpleNamespace(name="dm", stage=0))
+    for epoch, waited in ((69, 15), (70, 0)):
+        stopping.load_state_dict(
+            {"state": {"waited": torch.tensor([waited]), "active": torch.tensor([True])}, "snapshot": {}}
+        )
+        progress.on_train_epoch_end(SimpleNamespace(current_epoch=epoch, max_epochs=2000, callbacks=[stopping]), None)
+    assert said[0].share == pytest.approx(70 / 75)
+    assert said[1].share == said[0].share
 
 
 def test_a_training_is_near_its_end_when_no_replicate_has_improved_for_long():

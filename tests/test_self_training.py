@@ -223,6 +223,27 @@ def test_inconsistency_of_a_linear_model_is_how_many_lie_near_its_boundary():
     assert inconsistency(module, x[None], 0.3) == pytest.approx([1 / 6])
 
 
+def test_inconsistency_of_three_outcomes_is_how_many_lie_near_the_next_ones_boundary():
+    class Linear(torch.nn.Module):
+        """Logits of outcomes 1 and 2 against 0: x and 2 x - 3; 0 below x = 0, 1 up to x = 3, then 2."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 2)
+            with torch.no_grad():
+                self.layer.weight.copy_(torch.tensor([[1.0], [2.0]]))
+                self.layer.bias.copy_(torch.tensor([0.0, -3.0]))
+
+        def forward(self, x):
+            return self.layer(x).view(len(x), 1, 2)
+
+    x = torch.tensor([-2.0, -0.4, 0.2, 1.4, 2.9, 3.4, 6.0])[:, None]
+    module = DirectMethod(Shape(1, 1, 3), [0], network=Linear)
+    assert module.logits(x).argmax(-1).shape == (1, 7, 1)
+    assert inconsistency(module, x[None], 0.3) == pytest.approx([2 / 7])
+    assert inconsistency(module, x[None], 0.5) == pytest.approx([4 / 7])
+
+
 def test_errors_against_the_bayes_classifier_and_the_outcomes_drawn():
     data = PricingDataModule("D1", [0], n_train=150, n_test=300, n_validation=60)
     protocol = tiny_protocol(rounds=1)

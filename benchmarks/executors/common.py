@@ -27,7 +27,7 @@ KEEP_MEMORY = {
 class Event:
     """What happened to a job: it started, is alive, said something (``Message``), finished or failed (the error).
 
-    ``retried``: it failed and is put back, to be started again.
+    ``setup`` is what it took for compiling, in seconds. ``retried``: it failed and is put back, to be started again.
     """
 
     job: Job

@@ -9,7 +9,7 @@ from cst_lightning.engines import overrides
 from cst_lightning.feedback import Feedback
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.minibatches import take_rows
-from cst_lightning.propensity import Overlap, inverse_propensity_weights, known_propensities
+from cst_lightning.propensity import Overlap, inverse_propensity_weights, logged_or_estimated
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
 
@@ -18,7 +18,8 @@ class UniformDM(StackedModule):
     """UDM: observed likelihood weighted by ``1 / pi(a | x)``, as if actions had been taken uniformly.
 
     After Wang et al. (2019), as the paper's appendix adapts it. Propensities are the log's own where
-    it has them, else estimated by logistic regression; ``overlap`` says how they were clipped.
+    it has them, else estimated by logistic regression; ``overlap`` says how they were clipped (of a
+    log in chunks, those of the last one).
     """
 
     name = "udm"
@@ -37,7 +38,7 @@ class UniformDM(StackedModule):
 
     @override
     def prepare(self, feedback: Feedback) -> None:
-        propensity = known_propensities(feedback, self.protocol.propensity_model)
+        propensity = logged_or_estimated(feedback, self.protocol.propensity_model)
         self._weight, self.overlap = inverse_propensity_weights(feedback, propensity, self.protocol.propensity_floor)
 
     @override
