@@ -24,7 +24,7 @@ from cst_lightning.catalogue import METHODS, method_title
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from benchmarks.speed import Measured
+    from benchmarks.measuring import Measured
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c26a9c", "#b37400", "#3a8fc7", "#000000", "#7a7a7a")
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}

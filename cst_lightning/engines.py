@@ -25,7 +25,10 @@ from cst_lightning.streams import whole_words
 if TYPE_CHECKING:
     from cst_lightning.stacked import StackedModule
 
-GRADIENT_HOOKS = ("backward", "manual_backward", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
+# what Lightning calls at every minibatch, of a module and of callbacks
+_AT_STEPS = ("on_before_optimizer_step",)
+_AT_GRADIENTS = ("on_before_backward", "on_after_backward", *_AT_STEPS)
+_OF_A_MODULE = ("backward", "manual_backward", *_AT_GRADIENTS)
 
 #: called with the log, the order of its rows ``[S, N]`` (None: as they lie) and the minibatches' bounds; trains on them
 #: and gives the sum of each replicate's minibatch losses, ``[R]``
@@ -33,13 +36,25 @@ Epoch = Callable[[Feedback, Tensor | None, Sequence[int]], Tensor]
 
 
 def choose(module: StackedModule, optimizer: torch.optim.Optimizer) -> str:
-    """``compiled``, ``graphs`` or ``autograd``: the fastest that does what the module says."""
-    if not module.compiled or module.trainer.precision != "32-true":
+    """``compiled``, ``graphs`` or ``autograd``: the fastest that does what the module says, and its callbacks."""
+    if not module.compiled or module.trainer.precision != "32-true" or _are_gradients_watched(module):
         return "autograd"
     if module.can_compile() and compiled.covers(module.network, optimizer):
         return "compiled"
-    hooked = overrides(module, pl.LightningModule, GRADIENT_HOOKS)
-    return "graphs" if module.device.type == "cuda" and not hooked and can_record(module) else "autograd"
+    return "graphs" if module.device.type == "cuda" and can_record(module) else "autograd"
+
+
+def _are_gradients_watched(module: StackedModule) -> bool:
+    """Whether something is called with the gradients of every minibatch; ``WandbLogger.watch`` hooks parameters."""
+    hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in module.parameters())
+    return hooked or overrides(module, pl.LightningModule, _OF_A_MODULE) or _has_callback(module, _AT_GRADIENTS)
+
+
+def _has_callback(module: StackedModule, names: Sequence[str]) -> bool:
+    callbacks: list[pl.Callback] = module.trainer.callbacks  # type: ignore[attr-defined]
+    # of the object: a LambdaCallback has them without a class of its own
+    found = (getattr(callback, name) for callback in callbacks for name in names)
+    return any(getattr(method, "__func__", None) is not getattr(pl.Callback, method.__name__, 0) for method in found)
 
 
 def start(module: StackedModule, optimizer: LightningOptimizer, feedback: Feedback) -> Epoch:
@@ -48,12 +63,14 @@ def start(module: StackedModule, optimizer: LightningOptimizer, feedback: Feedba
         return partial(_compiled, module, optimizer)
     if module.engine == "graphs":
         return partial(_recorded, RecordedSteps(module, optimizer.optimizer, feedback))
-    return partial(_autograd, module, optimizer)
+    every_step = overrides(module, pl.LightningModule, _AT_STEPS) or _has_callback(module, _AT_STEPS)
+    return partial(_autograd, module, optimizer, every_step)
 
 
 def _autograd(
     module: StackedModule,
     optimizer: LightningOptimizer,
+    every_step: bool,
     feedback: Feedback,
     order: Tensor | None,
     bounds: Sequence[int],
@@ -69,8 +86,8 @@ def _autograd(
                 f"{tuple(total.shape)}; a mean over replicates would tie them to each other"
             )
         module.manual_backward(loss.sum())
-        # Lightning's wrapper counts global steps; one an epoch keeps its cost off the other minibatches
-        (optimizer if number == len(bounds) else optimizer.optimizer).step()
+        # Lightning's wrapper counts global steps and calls hooks; one an epoch keeps its cost off the other minibatches
+        (optimizer if every_step or number == len(bounds) else optimizer.optimizer).step()
         total += loss.detach()
     return total
 

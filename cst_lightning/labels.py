@@ -59,7 +59,8 @@ def at_median(p: Tensor, bounds: Sequence[int]) -> Tensor:
         start = sum(part.shape[1] for part in parts)
         part = p[:, start : start + size * len(list(alike))]
         batches = part.reshape(len(p), -1, size, p.shape[2]).transpose(2, 3)
-        middle = batches.contiguous().sort(-1).values[..., [(size - 1) // 2, size // 2]]
-        tied = (batches == middle[..., :1]) & (batches == middle[..., 1:])
+        ordered = batches.contiguous().sort(-1).values
+        low, high = ordered[..., (size - 1) // 2, None], ordered[..., size // 2, None]
+        tied = (batches == low) & (batches == high)
         parts.append(tied.transpose(2, 3).flatten(1, 2))
     return torch.cat(parts, 1)

@@ -202,9 +202,7 @@ class StackedModule(pl.LightningModule):
 
     def _passes_over_nothing(self) -> bool:
         own = ("entry_loss", "bits", "random", "repeat", "for_replicates")
-        return not engines.overrides(self, StackedModule, own) and not engines.overrides(
-            self, pl.LightningModule, engines.GRADIENT_HOOKS
-        )
+        return not engines.overrides(self, StackedModule, own)
 
     def compiled_cvat(self, rows: slice | Tensor, sizes: Sequence[int]) -> Cvat | None:
         """What the compiled code needs besides ``entries``, for minibatches of ``sizes`` rows at ``rows``."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,6 +196,47 @@ def test_what_a_class_overrides_is_never_passed_over(part):
     fit(module, data, max_epochs=1)
     assert module.engine == "autograd"
     assert torch.equal(first, module.network.linear[0].weight) == (part is LastLayerAlone)
+
+
+class Counting(pl.Callback):
+    def __init__(self):
+        self.calls = []
+
+    def on_after_backward(self, trainer, pl_module):
+        self.calls.append("after")
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.calls.append("step")
+        assert all(parameter.grad is not None for parameter in pl_module.parameters())
+
+
+class CountingDM(DirectMethod):
+    def on_before_optimizer_step(self, optimizer):
+        self.calls = getattr(self, "calls", 0) + 1
+
+
+def test_who_watches_gradients_sees_those_of_every_minibatch():
+    data = TinyDataModule([0])
+    protocol = tiny_protocol(batch_size=16)
+    n_batches = -(-data.train.n_rows // 16)
+    assert n_batches > 1
+    calls, counting, by_lambda = [], Counting(), []
+    also = pl.callbacks.LambdaCallback(on_after_backward=lambda *_: by_lambda.append(1))
+    module = DirectMethod(data.shape, [0], protocol)
+    hook = module.network.linear[0].weight.register_hook(lambda gradient: calls.append(1))
+    fit(module, data, max_epochs=2, callbacks=[counting, also])
+    assert module.engine == "autograd"
+    assert len(calls) == len(by_lambda) == 2 * n_batches
+    assert counting.calls == ["after", "step"] * 2 * n_batches
+    hook.remove()
+    fit(module, data, max_epochs=1)
+    assert module.engine == "compiled"
+    for callback in (also, counting):
+        fit(module, data, max_epochs=1, callbacks=[callback])
+        assert module.engine == "autograd"
+    own = CountingDM(data.shape, [0], protocol)
+    fit(own, data, max_epochs=2)
+    assert own.calls == 2 * n_batches
 
 
 def test_what_the_compiled_code_does_not_know_is_left_to_autograd():

@@ -2,11 +2,13 @@
 
 import json
 import math
+from itertools import product
 
 import pytest
 import torch
 
 from benchmarks import speed
+from benchmarks.measuring import PASSES, SHAPES, Case
 from benchmarks.plain_loop import PlainNetwork, train_epoch
 from cst_lightning import HSIC, DirectMethod, SelfTraining, fit
 from cst_lightning.streams import Bits, uniform
@@ -58,10 +60,34 @@ def module_entries(module, log, teacher):
     return (module if isinstance(module, DirectMethod) else teacher).entries(log, slice(None))
 
 
+def test_the_full_run_has_every_training_shape_width_and_stack():
+    found = speed.cases(quick=False, device="cpu")
+    names = [(case.what, case.shape, case.hidden, case.n_replicates) for case in found]
+    assert len(set(names)) == len(names)
+    assert set(product(PASSES, SHAPES, (8, 128), (1, 5, 25, 125))) <= set(names)
+    grown = {name for case in found if (name := case.shape.partition("=")[0]) != case.shape}
+    assert grown == {"N", "d", "K", "h", "B"}
+    assert {case.what for case in found if case.shape.startswith("N=")} == {"cvat", "hsic"}
+
+
+def test_a_wide_case_says_where_its_time_goes(tmp_path, capsys):
+    case = Case("cvat", "wide", (96, 26, 3), 32, 4, batch_size=32, seconds=0.05, barebones=False)
+    (found,) = speed.run([case])
+    weights = 26 * 32 + 32 * 32 + 32 * 3
+    assert found.gflops == pytest.approx(2e-6 * 32 * weights * PASSES["cvat"] / found.cpu_ms_per_replicate_step)
+    assert found.share_of_matmul_rate == pytest.approx(found.gflops / found.matmul_gflops)
+    assert found.ratio_to_loop == pytest.approx(found.loop_cpu_ms / found.cpu_ms_per_replicate_step)
+    assert found.replicate_steps_per_s == pytest.approx(1e3 / found.wall_ms_per_replicate_step)
+    shares = [found.share_of_adam, found.share_of_random_bits, found.share_of_bookkeeping]
+    assert all(0 < share < 1 for share in shares)
+    assert found.share_of_products > 0
+    assert found.loop_wall_ms > 0
+
+
 def test_a_case_is_measured_and_written(tmp_path, monkeypatch, capsys):
     small = [
-        speed.Case("cvat", "D1", (64, 12, 3), 8, 4, batch_size=32, seconds=0.05),
-        speed.Case("hsic", "B=64", (64, 4, 3), 8, 2, batch_size=64, with_loop=False, seconds=0.05),
+        Case("cvat", "D1", (64, 12, 3), 8, 4, batch_size=32, seconds=0.05),
+        Case("hsic", "B=64", (64, 4, 3), 8, 2, batch_size=64, with_loop=False, seconds=0.05),
     ]
     monkeypatch.setattr(speed, "cases", lambda quick, device: small)
     assert speed.main(["--out", str(tmp_path / "made"), "--json", str(tmp_path / "rows.json")]) == 0
