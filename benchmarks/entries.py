@@ -64,7 +64,7 @@ class Place:
         return cls(
             printable(identity["dataset"]),
             printable(identity["backbone"]),
-            identity["method"],
+            printable(identity["method"]),
             tuple(identity["seeds"]),
             printable(str(protocol["name"])),
             printable(str(protocol["selection"])),

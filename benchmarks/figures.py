@@ -91,8 +91,8 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
 
     figure, axes = subplots(1, 1, 9.0, 1.2 + 0.17 * len(ranks.mean))
     drawn = critical_difference_diagram(
-        ranks.mean,
-        ranks.pairwise_p,
+        ranks.mean.rename(_plain_text),
+        ranks.pairwise_p.rename(index=_plain_text, columns=_plain_text),
         ax=axes[0][0],
         label_fmt_left="{label} ({rank:.1f}) ",
         label_fmt_right=" ({rank:.1f}) {label}",
@@ -115,7 +115,13 @@ def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
     width = 0.7 / len(datasets)
     for place, (dataset, colour, marker) in enumerate(zip(datasets, cycle(_COLOURS), cycle(_MARKERS), strict=False)):
         mine, of_labels = rounds[rounds["dataset"] == dataset], labels[labels["dataset"] == dataset]
-        style: dict[str, Any] = {"color": colour, "marker": marker, "ms": 4, "lw": 1, "label": dataset + _mark(mine)}
+        style: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "ms": 4,
+            "lw": 1,
+            "label": _plain_text(dataset) + _mark(mine),
+        }
         by_round = mine.groupby("round").mean(numeric_only=True)
         at = of_labels["round"] + (place - (len(datasets) - 1) / 2) * width
         wrong.plot(at, of_labels["error"], **style | {"ls": "", "ms": 3})
@@ -135,7 +141,7 @@ def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
     for axis in grid.flat:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
-    figure.suptitle(_name(backbone, method) + (f"\n{settings}" if settings else ""))
+    figure.suptitle(_name(backbone, method) + (f"\n{_plain_text(settings)}" if settings else ""))
     legend_below(figure, grid.flat)
     save(figure, path)
 
@@ -150,13 +156,13 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
         for method, points in mine.groupby("method", sort=False):
             axis.errorbar(
                 points["effective_sample_size"], points["mean"], yerr=points["standard_error"], ms=5, lw=1,
-                label=method_title(str(method)) + _mark(points), **_line(overlap["method"], method),
+                label=_method(str(method)) + _mark(points), **_line(overlap["method"], method),
             )  # fmt: skip
         places = mine.drop_duplicates("dataset")
         axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
         axis.plot(places["effective_sample_size"], places["floor"], ls=":", color="0.5", lw=1)
         axis.set(
-            xscale="log", yscale="log", xlabel="effective sample size / N", ylabel="NLL", title=backbone_title(backbone)
+            xscale="log", yscale="log", xlabel="effective sample size / N", ylabel="NLL", title=_backbone(backbone)
         )
         _plain(axis.xaxis)
         _plain(axis.yaxis)
@@ -195,7 +201,7 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
         axis.plot([0, 1], [0, 1], color="0.6", lw=1)
         for method, points in of_dataset.groupby("method", sort=False):
             style = _line(calibration["method"], method)
-            label = method_title(str(method)) + _mark(points)
+            label = _method(str(method)) + _mark(points)
             axis.plot(points["predicted"], points["observed"], ms=4, lw=1, label=label, **style)
         axis.set(title=_wrapped(dataset), xlabel="predicted", ylabel="observed", xlim=(0, 1), ylim=(0, 1))
     legend_below(figure, axes)
@@ -212,7 +218,7 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
         for (method, series), points in lines:
             line = _line(curves["method"], method)
             what = "held-out NLL" if series == "validation_nll" else "training loss"
-            label = f"{method_title(str(method))}{_mark(points)}, {what}"
+            label = f"{_method(str(method))}{_mark(points)}, {what}"
             style = "--" if series == "validation_nll" else "-"
             every = max(1, len(points) // 5)
             axis.plot(points["epoch"], points["mean"], ls=style, lw=1.2, ms=4, markevery=every, label=label, **line)
@@ -251,11 +257,11 @@ def plot_costs(costs: pd.DataFrame, path: Path) -> None:
         mine = there[backbone].to_numpy()
         place = (np.arange(len(taken)) + offset[backbone].to_numpy())[mine]
         style = {"color": _cycle(_COLOURS, taken.columns, backbone), "edgecolor": "white", "lw": 0.5}
-        hatch, label = _cycle(_HATCHES, taken.columns, backbone), backbone_title(str(backbone))
+        hatch, label = _cycle(_HATCHES, taken.columns, backbone), _backbone(str(backbone))
         axes[0][0].bar(place, taken[backbone].to_numpy()[mine] / 60, width, label=label, hatch=hatch, **style)
     many = len(taken) > 7
     turned: dict[str, Any] = {"rotation": 40, "ha": "right"} if many else {}
-    axes[0][0].set_xticks(np.arange(len(taken)), list(taken.index), **turned)
+    axes[0][0].set_xticks(np.arange(len(taken)), list(map(_plain_text, taken.index)), **turned)
     axes[0][0].set(ylabel="CPU minutes")
     legend_below(figure, axes.flat)
     save(figure, path)
@@ -314,7 +320,7 @@ def _mark(points: pd.DataFrame) -> str:
 
 def _wrapped(dataset: object) -> str:
     """A data set's name in lines that fit over a panel."""
-    return "\n".join(textwrap.wrap(str(dataset).replace(",", ", "), 26))
+    return "\n".join(textwrap.wrap(_plain_text(dataset).replace(",", ", "), 26))
 
 
 def _cycle(values: Sequence[str], names: Any, name: object) -> str:
@@ -332,8 +338,21 @@ def _plain(axis: Any) -> None:
     axis.set_major_formatter(mpl.ticker.ScalarFormatter())
 
 
+def _plain_text(name: object) -> str:
+    """A name in which matplotlib takes no dollars for a formula."""
+    return str(name).replace("$", r"\$")
+
+
+def _backbone(name: str) -> str:
+    return _plain_text(backbone_title(name))
+
+
+def _method(name: str) -> str:
+    return _plain_text(method_title(name))
+
+
 def _name(backbone: str, method: str) -> str:
-    return f"{backbone_title(backbone)}, {method_title(method)}"
+    return f"{_backbone(backbone)}, {_method(method)}"
 
 
 def plot_speed(measured: Sequence[Measured], path: Path) -> None:

@@ -18,7 +18,7 @@ from benchmarks.remote import here
 from benchmarks.sections import Found
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
-from benchmarks.texts import markdown_text, printable
+from benchmarks.texts import markdown_text, no_markup, printable
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
 
@@ -40,13 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with figures.also_as(*(["pdf"] if options.pdf else [])):
             runs = [write_report(Store(folder), options.trust) for folder in folders]
         for folder, (_, away) in zip(folders, found, strict=True):
-            print(f"{folder / 'report.html'}; tables, report.md, figures and the frames behind them beside it")
+            page = printable(str(folder / "report.html"))
+            print(f"{page}; tables, report.md, figures and the frames behind them beside it")
             for path, fault in Store(folder).faults() + away:
                 print(f"left out, since it is no record: {printable(str(path))} ({fault})")
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
             write_text(Path(out), render(runs, sections.run_against_run(runs)))
-            print(f"{Path(out).resolve()} has all of it")
+            print(f"{printable(str(Path(out).resolve()))} has all of it")
     except (ArgumentError, InputError) as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -112,14 +113,15 @@ def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
         *sections.details(records, entries, folder),
     ]
     tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
-    write_text(folder / "report.md", "\n\n".join([f"# {folder.name}", *tables, *map(_markdown, parts)]) + "\n")
+    text = "\n\n".join([f"# {no_markup(printable(folder.name))}", *tables, *map(_markdown, parts)])
+    write_text(folder / "report.md", text + "\n")
     run = Run(folder.resolve(), found, parts)
     write_text(folder / "report.html", render([run]))
     return run
 
 
 def _markdown(section: Section) -> str:
-    parts = ["#" * section.level + f" {section.title}", *section.texts]
+    parts = ["#" * section.level + f" {no_markup(section.title)}", *map(no_markup, section.texts)]
     if section.figure:
         parts.append(f"![{section.title}](figures/{section.figure})")
     if section.rows:

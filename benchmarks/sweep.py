@@ -47,7 +47,7 @@ _FILE_WIDTH = 240  # columns of a table that goes to a file
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 if a cell failed, 2 for bad input, 130 for Ctrl-C."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if arguments[:1] == ["sync"]:
@@ -123,8 +123,9 @@ def run(options: Namespace, console: Console) -> int:
         where = "on Ray" if workers is None else f"{workers} at a time on Ray"
         execute = partial(ray.run_ray, cluster=cluster, workers=workers)
     console.print(
-        f"{asked}, {cells - left} already recorded; {where}; writing {store.folder}"
+        f"{asked}, {cells - left} already recorded; {where}; writing {printable(str(store.folder))}"
         + (f" and {remote.address}" if remote is not None else ""),
+        markup=False,
         soft_wrap=True,
     )
     tracker = _tracker(jobs, todo, store, options)
@@ -246,9 +247,11 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
                 soft_wrap=True,
             )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
+    folder = printable(str(store.folder))
     console.print(
-        f"{counted}. Tables: {store.folder / 'tables.md'}; records: {store.folder / 'records.parquet'}. "
-        f"Figures and a page: python -m benchmarks.report {store.folder}",
+        f"{counted}. Tables: {folder}/tables.md; records: {folder}/records.parquet. Figures and a page: "
+        f"python -m benchmarks.report {folder}",
+        markup=False,
         soft_wrap=True,
     )
     copied = remote is None or _copy(remote, console)

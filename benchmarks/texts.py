@@ -34,6 +34,11 @@ def csv_text(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
+def no_markup(text: str) -> str:
+    """A text of Markdown in which no name is a tag of HTML; a ``<`` before anything else stays."""
+    return re.sub("<(?=[A-Za-z/!?])", "&lt;", text)
+
+
 def markdown_text(text: str) -> str:
     """A name as a cell of a Markdown table shows it, and not as markup."""
     return text.replace("<", "&lt;").replace("|", r"\|")

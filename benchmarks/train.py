@@ -1,11 +1,13 @@
 """``python -m benchmarks.train``: one module on one data module, by a Trainer, in the usual form of LightningCLI.
 
 ``fit``, ``validate``, ``test`` and ``predict`` take every backbone and data module by the name of its class, and any
-other by its class path. The module's shape and seeds are those of the data.
+other by its class path; one that stands in a configuration file needs ``--trust PACKAGE``. The module's shape and seeds
+are those of the data.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,10 @@ from benchmarks.store import replace_file
 from cst_lightning.catalogue import backbones
 from cst_lightning.errors import InputError
 from cst_lightning.stacked import StackedModule
+from cst_lightning.trust import trusted_files
 from datamodules.catalogue import data_modules
+
+_OURS = ("cst_lightning", "datamodules", "benchmarks", "pytorch_lightning", "torch")
 
 
 class _CLI(LightningCLI):
@@ -30,6 +35,12 @@ class _CLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data", "model.init_args.shape", lambda data: data.shape, apply_on="instantiate")
         parser.link_arguments("data", "model.init_args.seeds", _seeds, apply_on="instantiate")
+
+    @override
+    def before_instantiate_classes(self) -> None:
+        path = str(self._get(self.config, "ckpt_path", default="") or "")
+        if "://" in path:
+            raise InputError(f"ckpt_path={path}: allowed is a file of this machine")
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -74,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
     torch.set_num_threads(1)
     quiet()
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # a checkpoint executes nothing, whatever Lightning asks for
     try:
+        typed = trusted_files(sys.argv[1:] if arguments is None else arguments, _OURS)
         backbones(), data_modules()  # importing a class is what makes its name known
         _CLI(
             StackedModule,
@@ -84,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             auto_configure_optimizers=False,
             seed_everything_default=False,  # every replicate draws from its own seed
             trainer_defaults={"accelerator": "cpu", "log_every_n_steps": 1},
-            args=None if arguments is None else list(arguments),
+            args=typed,
             parser_kwargs={"prog": "python -m benchmarks.train", "description": __doc__},
         )
     except ValueError as error:

@@ -65,7 +65,7 @@ def merge(arguments: Sequence[str]) -> int:
     for path, fault in faults:
         print(f"left out, since it is no record: {printable(str(path))} ({fault})")
     parts = f", and {len(chosen[1])} of parts" if chosen[1] else ""
-    print(f"{len(chosen[0])} records of {len(sources)} folders{parts} are in {out}")
+    print(f"{len(chosen[0])} records of {len(sources)} folders{parts} are in {printable(str(out))}")
     return 1 if faults else 0
 
 

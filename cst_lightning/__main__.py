@@ -14,7 +14,9 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
 from cst_lightning.option_errors import explain
+from cst_lightning.trust import trusted_files
 
+_OURS = ("cst_lightning",)
 _LONG = 300  # characters of a message
 _LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "--actions")
 
@@ -37,7 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
     whole = parser()
     try:
-        parsed = whole.parse_args(_with_lists(sys.argv[1:] if arguments is None else arguments))
+        typed = sys.argv[1:] if arguments is None else list(arguments)
+        without = trusted_files(typed, _OURS)
+        # to a model it says the same, and fit has no other use for it
+        parsed = whole.parse_args(_with_lists(without if typed[:1] in (["fit"], ["diagnose"]) else typed))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except (ArgumentError, UnicodeDecodeError) as error:
         said = explain(error, dashes=False)
         print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)

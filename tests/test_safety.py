@@ -19,7 +19,10 @@ from benchmarks.report import main as report
 from benchmarks.store import _name, sealed
 from benchmarks.sweep import main
 from benchmarks.texts import csv_text, markdown_text, printable, redact
+from benchmarks.train import main as train
 from cst_lightning import DirectMethod
+from cst_lightning.__main__ import main as log_main
+from tests.classifiers import make_log
 from tests.sweeps import ROOT, SHORT, TINY, start
 
 SOURCES = sorted(
@@ -118,6 +121,58 @@ def test_a_class_path_that_is_typed_is_the_users_own_word(evil):
     assert evil.exists()
 
 
+@pytest.mark.parametrize("more", ["", "trust: [evil_parts]\n"])
+@pytest.mark.parametrize("name", ["backbone", "method", "selection"])
+def test_a_configuration_file_of_the_commands_for_a_log_imports_nothing_either(name, more, evil, tmp_path, capsys):
+    x, action, outcome = make_log()
+    x.assign(price=action, bought=outcome).to_csv(tmp_path / "log.csv", index=False)
+    file = tmp_path / "fit.yaml"
+    file.write_text(f"{name}: evil_parts.Part\n{more}")
+    call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought", "--max_epochs", "1"]
+    call += ["--out", str(tmp_path / "m")]
+    assert log_main([*call, "--config", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert ("trusted on the command line" if more else "add --trust evil_parts") in said
+    assert not evil.exists()
+    if not more:
+        log_main([*call, "--config", str(file), "--trust", "evil_parts"])
+        assert evil.exists()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_configuration_file_of_the_trainer_imports_nothing_either(nested, evil, tmp_path, capsys):
+    file = tmp_path / "train.yaml"
+    model = "class_path: evil_parts.Part\n"
+    (tmp_path / "model.yaml").write_text(model)
+    file.write_text("model: model.yaml\n" if nested else f"model:\n  {model}")
+    call = ["fit", "--data", "MoonsDataModule", "--trainer.max_epochs", "1", "--config", str(file)]
+    assert train([*call, "--print_config"]) == 2
+    assert "add --trust evil_parts" in capsys.readouterr().err
+    assert not evil.exists()
+    with pytest.raises(SystemExit):
+        train([*call, "--trust", "evil_parts", "--print_config"])
+    assert evil.exists()
+
+
+def test_a_checkpoint_given_to_the_trainer_executes_nothing_and_is_a_file_of_this_machine(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    options = ["--model", "DirectMethod", "--data", "SyntheticMultiLabelDataModule", "--trainer.logger", "false"]
+    marker = tmp_path / "marker"
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (marker,)
+
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.0.0", "evil": Payload()}, tmp_path / "evil.ckpt")
+    with pytest.raises(pickle.UnpicklingError):
+        train(["test", *options, "--ckpt_path", str(tmp_path / "evil.ckpt")])
+    assert not marker.exists()
+    assert train(["test", *options, "--ckpt_path", "http://127.0.0.1:9/evil.ckpt"]) == 2
+    assert "ckpt_path=http://127.0.0.1:9/evil.ckpt: allowed is a file of this machine" in capsys.readouterr().err
+
+
 def test_yaml_makes_no_objects(tmp_path, capsys):
     file = tmp_path / "sweep.yaml"
     file.write_text(f"out: !!python/object/apply:os.mkdir ['{tmp_path / 'marker'}']\n")
@@ -191,6 +246,27 @@ def test_hostile_names_are_text_in_every_format(whole, tmp_path, capsys):
                 assert not value.startswith("-") or number(value), (name, value)
                 names.add(value)
     assert "'" + printable(EVIL["dataset"]) in names
+
+
+def test_a_folder_of_hostile_names_alone_has_every_figure_and_its_own_name_is_text(whole, tmp_path, capsys):
+    """Alone it has one setting, for which more is drawn; two dollars would be a formula, and one that is wrong."""
+    folder = tmp_path / "[red] <script>alert(1) $\\frac$"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "sweeps")
+    evil = "$\\frac$\x1b[2J"
+    rewrite(folder, {"dataset": "<script>alert(1) $\\frac$", "backbone": evil, "method": evil})
+    assert report([str(folder)]) == 0
+    said = capsys.readouterr()
+    assert (folder / "figures" / "losses.svg").exists()
+    for text in [said.out, said.err, *(path.read_text() for path in folder.glob("*.*") if path.suffix != ".parquet")]:
+        assert "\x1b" not in text
+    assert "<script>alert" not in (folder / "report.md").read_text()
+    assert "<script>alert" not in (folder / "report.html").read_text()
+    again = ["--datasets", "multilabel", "--backbones", "constant", "--methods", "backbone", "--seeds", "0"]
+    status = main([*again, "--workers", "1", "--out", str(folder)])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    assert "[red] <script>alert(1)" in said.err
 
 
 def number(text):

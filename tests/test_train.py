@@ -59,7 +59,9 @@ def test_a_class_path_and_a_config_file(here, capsys):
     written = capsys.readouterr().out
     assert yaml.safe_load(written)["model"]["class_path"] == "tests.parts.Plain"
     (here / "options.yaml").write_text(written)
-    assert main(["fit", "--config", "options.yaml", *QUIET]) == 0
+    assert main(["fit", "--config", "options.yaml", *QUIET]) == 2
+    assert "add --trust tests" in capsys.readouterr().err
+    assert main(["fit", "--config", "options.yaml", "--trust", "tests", *QUIET]) == 0
     assert list(here.rglob("epoch=0-*.ckpt"))
 
 
