@@ -20,8 +20,10 @@ from fsspec.core import url_to_fs
 
 from benchmarks.store import FAILED, Record, Store, examine, write_text
 from benchmarks.texts import last_line, redact
+from benchmarks.wandb_runs import SWEEP_ID
 from cst_lightning.errors import InputError
 
+_PUSHED = ("cells/*.json", "sweeps/*.json", SWEEP_ID)
 _TABLES = ("records.parquet", "tables.md", "tables.csv", "tables.tex")
 _PATIENCE_S = 300.0  # for what the address is asked at the end
 _Stamp = tuple[int, int]  # bytes, and the time of the last change in ns
@@ -73,9 +75,14 @@ class Remote:
             if bucket and not self._there and not cells and not sweeps:
                 self._fs.ls(bucket)  # else the first file would make it, a slip of the pen too
             found = self._read("cells", cells), self._read("sweeps", sweeps)
+            run_id, named = f"{self._root}/{SWEEP_ID}", (self.folder / SWEEP_ID).exists()
+            of_wandb = {} if named or not self._fs.exists(run_id) else self._read("wandb", [run_id])
         except Exception as error:
             raise InputError(f"out={self.address} cannot be read: {_said(error)}") from None
         self._take_records(found[0])
+        for name, content in of_wandb.items():  # with it a sweep goes on in the same runs of W&B
+            write_text(self.folder / SWEEP_ID, content.decode(errors="replace"))
+            self._note("wandb", name, content)
         for name, content in found[1].items():
             if not (self.folder / "sweeps" / name).exists():
                 write_text(self.folder / "sweeps" / name, content.decode(errors="replace"))
@@ -88,7 +95,7 @@ class Remote:
             InputError: the address cannot be written.
         """
         try:
-            for name in ("cells", "sweeps"):
+            for name in ("cells", "sweeps", "wandb"):
                 self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
         except Exception as error:
             self.trouble = _said(error)
@@ -142,7 +149,7 @@ class Remote:
     def _push(self) -> None:
         """Send what is new or changed here; a fault is kept in ``trouble``."""
         try:
-            for path in [*self.folder.glob("cells/*.json"), *self.folder.glob("sweeps/*.json"), *self._tables()]:
+            for path in [*(p for kind in _PUSHED for p in self.folder.glob(kind)), *self._tables()]:
                 name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
                 is_cell = name.startswith("cells/")
                 if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,7 @@ from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, printable
 from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from benchmarks.upkeep import merge, verify
-from benchmarks.wandb_runs import lacks_summary, untold
+from benchmarks.wandb_runs import ask, lacks_summary, untold
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
@@ -219,6 +220,8 @@ def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Na
     late = [] if mode == "disabled" else untold(store.folder, recorded)
     if mode == "disabled" or not (todo or late or lacks_summary(store.folder)):
         return None
+    with suppress(OSError):  # what is wrong there is told by W&B's part
+        ask(store.folder, [cell for cells in pending.values() for cell in cells])
     tags = tuple(options.wandb_tags or ())
     settings = Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve())
     tracker = Tracker(jobs, settings)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -33,9 +33,14 @@ from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
-from benchmarks.wandb_runs import ENDED, how_to_sync, unsynced
+from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, unsynced
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 from cst_lightning.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two sweeps at once are told apart by nothing there
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import wandb
@@ -45,6 +50,7 @@ _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
+_WRITER = "writer"  # in a run's folder: locked by the process that writes it
 _ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
 MODES = ("online", "offline", "disabled")
 
@@ -190,10 +196,16 @@ def _keep_output(path: Path) -> None:
 
 def _token(folder: Path) -> str:
     """Names this sweep's runs among all of a project's: made once a folder."""
-    path = folder / "wandb" / "sweep-id"
-    if not path.exists() or not re.fullmatch("[0-9a-f]{8}", path.read_text(encoding="utf-8", errors="replace")):
-        write_text(path, secrets.token_hex(4))  # it names folders: no other content is taken
+    path = folder / SWEEP_ID
+    if path.exists() and not re.fullmatch("[0-9a-f]{8}", path.read_text(encoding="utf-8", errors="replace")):
+        path.unlink()  # it names folders: no other content is taken
+    with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:  # of sweeps that start at once, by one
+        file.write(secrets.token_hex(4))
     return path.read_text(encoding="utf-8")
+
+
+class _ElsewhereError(Exception):
+    """Another sweep logs this run just now."""
 
 
 @dataclass
@@ -211,11 +223,13 @@ class _Session:
     kept: dict[str, list[Event]] = field(default_factory=dict)  # what online runs were told, until the server has it
     rest_said: list[str] = field(default_factory=list)
     has_summary: bool = False  # the server
+    elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
+    locks: dict[str, IO[str] | None] = field(default_factory=dict)  # by the id of the run; until this process ends
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
         for cell in job.cells:
-            if not self._concerns(cell, kind, text, point):
+            if cell.key in self.elsewhere or not self._concerns(cell, kind, text, point):
                 continue
             event = Event(replace(job, methods=(cell.method,)), kind, text, point=point)  # type: ignore[arg-type]
             if self.rest is not None and cell.key not in self.kept:
@@ -225,6 +239,8 @@ class _Session:
                 self.kept.setdefault(cell.key, []).append(event)
             try:
                 self._take(cell, kind, text, point)
+            except _ElsewhereError:
+                self.elsewhere.add(cell.key)
             except Exception as error:
                 self._failed(error)
                 if self.rest is not None and cell.key not in self.open:  # it could not be started
@@ -251,6 +267,8 @@ class _Session:
         if complete and self.rest is None:
             try:
                 self._summary()
+            except _ElsewhereError:
+                pass
             except Exception as error:
                 self._failed(error)
             deadline = time.monotonic() + limit
@@ -345,6 +363,8 @@ class _Session:
         run_id = f"{self.token}-{key}"
         # an offline run that was cut off is run again whole: its remains would be uploaded as a second one
         for left in (settings.folder / "wandb").glob(f"offline-run-*-{run_id}"):
+            if run_id not in self.locks and _is_written(left):
+                raise _ElsewhereError
             shutil.rmtree(left, ignore_errors=True)
         quiet = wandb.Settings(
             silent=True,
@@ -378,6 +398,7 @@ class _Session:
                     shutil.rmtree(left, ignore_errors=True)
                 self.rest = self.rest or Tracker(self.jobs, replace(settings, mode="offline"))
             raise
+        self.locks[run_id] = _locked(Path(run.dir).parent / _WRITER)
         if self.mode == "online":
             write_text(Path(run.dir).parent / _ADDRESS, run.path)
         return run
@@ -409,6 +430,28 @@ class _Session:
             run.log_artifact(artifact)
         finally:
             self._end("summary")
+
+
+def _is_written(run: Path) -> bool:
+    """Whether another process writes this run; that one exists says little where nobody collects the dead."""
+    if (run / ENDED).exists() or not (run / _WRITER).exists():
+        return False
+    lock = _locked(run / _WRITER)
+    if lock is not None:
+        lock.close()
+    return lock is None
+
+
+def _locked(path: Path) -> IO[str] | None:
+    """The file, locked for this process until it is closed; None where another one has it."""
+    file = path.open("a", encoding="utf-8")
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
 
 
 def _init_timeout() -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Cell, Job
 from benchmarks.store import Store
 
+SWEEP_ID = "wandb/sweep-id"  # names a sweep's runs among all of a project's
+_ASKED = "wandb/asked"  # keys of cells, a line each
 ENDED = "ended"  # in the folder of a cell's run that W&B wrote to its end
 
 
@@ -22,15 +24,22 @@ def unsynced(folder: Path) -> list[Path]:
 
 def lacks_summary(folder: Path) -> bool:
     """Whether a sweep logged cells to W&B and was cut off before its summary."""
-    runs = _runs(folder)
-    return bool(runs) and not any(run.name.endswith("-summary") for run in runs)
+    return (folder / _ASKED).exists() and not any(run.name.endswith("-summary") for run in _runs(folder))
+
+
+def ask(folder: Path, cells: Iterable[Cell]) -> None:
+    """Remember that W&B is to be told of these cells by a sweep of this machine, which may be cut off."""
+    (folder / _ASKED).parent.mkdir(parents=True, exist_ok=True)
+    with (folder / _ASKED).open("a", encoding="utf-8") as file:
+        file.writelines(f"{cell.key}\n" for cell in cells)
 
 
 def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
-    """Which of these recorded cells W&B lacks in a folder that it logs: its part was killed with an earlier sweep."""
-    runs = _runs(folder)
-    told = {_id_of(run).rpartition("-")[2] for run in runs if (run / ENDED).exists() or any(run.glob("*.synced"))}
-    left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if runs and cell.key not in told]
+    """Which of these recorded cells W&B was to be told of and was not: its part was killed with an earlier sweep."""
+    asked = set((folder / _ASKED).read_text(encoding="utf-8").split()) if (folder / _ASKED).exists() else set[str]()
+    ended = [run for run in _runs(folder) if (run / ENDED).exists() or any(run.glob("*.synced"))]
+    asked -= {_id_of(run).rpartition("-")[2] for run in ended}
+    left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if cell.key in asked]
     return [Event(job, "recorded", cell.method) for job, cell, r in left if r is not None and r["status"] == "finished"]
 
 

@@ -75,6 +75,16 @@ def test_a_sweep_goes_on_from_what_the_address_holds(memory, here, tmp_path, cap
     }
 
 
+def test_a_sweep_that_goes_on_elsewhere_goes_on_in_the_same_runs_of_wandb(memory, tmp_path):
+    assert main([*ARGUMENTS, "memory://bucket/run", "--wandb", "offline"]) == 0
+    named = memory.cat_file("/bucket/run/wandb/sweep-id")
+    assert (folder_of(tmp_path) / "wandb" / "sweep-id").read_bytes() == named
+    shutil.rmtree(tmp_path / "results")
+    memory.rm(one_there(memory))
+    assert main([*ARGUMENTS, "memory://bucket/run", "--wandb", "offline"]) == 0
+    assert (folder_of(tmp_path) / "wandb" / "sweep-id").read_bytes() == named
+
+
 def test_a_plan_knows_what_the_address_holds_and_writes_nothing_there(memory, capsys):
     assert main([*ARGUMENTS, "memory://bucket/run", "--plan"]) == 0
     assert "3 to run" in capsys.readouterr().out

@@ -157,6 +157,36 @@ def test_a_sweep_killed_with_all_its_processes_is_told_whole_by_the_same_command
         ]
 
 
+def test_two_sweeps_at_once_log_every_cell_once_and_both_end_well(tmp_path):
+    arguments = [*FAST, "--override.max_epochs_cst", "60", "--wandb", "offline", "--out", str(tmp_path)]
+    both = [start(arguments) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert not any("W&B failed" in err for _, err in said), said
+    assert sweep(arguments) == 0  # what one left to the other is there by now
+    found = runs(tmp_path)
+    assert {name: len(of_name) for name, of_name in found.items()} == dict.fromkeys(found, 1)
+    assert len(found) == 4
+    for record in records(tmp_path).values():
+        ((summary, _, _),) = found[f"multilabel/dm/{record['identity']['method']}"]
+        for result in record["results"]:
+            assert summary[f"nll/seed {result['seed']}"] == result["metrics"]["nll"]
+
+
+def test_a_run_that_a_living_process_writes_is_left_alone_and_that_of_a_dead_one_is_not(tmp_path):
+    code = f"import fcntl, time; file = open({str(tmp_path / 'writer')!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX); "
+    other = subprocess.Popen([sys.executable, "-c", f"{code}print('locked', flush=True); time.sleep(60)"], stdout=-1)
+    other.stdout.readline()
+    assert tracking._is_written(tmp_path)
+    (tmp_path / "ended").touch()
+    assert not tracking._is_written(tmp_path)
+    (tmp_path / "ended").unlink()
+    other.kill()
+    time.sleep(0.5)  # not waited for, it is there as the dead are that nobody collects
+    assert not tracking._is_written(tmp_path)
+    other.communicate()
+
+
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
     before = runs(logged)["multilabel/dm/backbone"]
     next((logged / "cells").glob("*-pl-*.json")).unlink()
@@ -207,6 +237,7 @@ def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
     jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
     tracker = Tracker(jobs, Tracking("offline", "x", None, (), tmp_path))
     (said,) = tracker.close(complete=True)
+    assert "did not end in time" in said
     assert "nothing of the results is lost" in said
     assert not tracker._process.is_alive()
 
