@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,9 @@ def _disturb(folder: Path, rng: random.Random, span: float, tally: Tally) -> str
         tally.second_sweeps += 1
     moment = rng.uniform(0, span)
     time.sleep(moment)
-    kind, sent = rng.choice(["driver", "worker"]), rng.choice([signal.SIGKILL, signal.SIGTERM])
+    kinds = list(product(("driver", "worker"), (signal.SIGKILL, signal.SIGTERM)))
+    rng.shuffle(kinds)
+    kind, sent = min(kinds, key=lambda one: tally.kills[f"{one[0]} {one[1].name}"])  # so that each comes as often
     workers = _children(drivers[0].pid)
     victim = rng.choice(workers) if kind == "worker" and workers else drivers[0].pid
     kind = "worker" if victim in workers else "driver"

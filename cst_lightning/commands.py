@@ -184,10 +184,10 @@ def evaluate(
     features = _features_of(classifier)
     texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
     log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
-    taken = classifier.action_labels_.index(log[action])
+    taken = _index(classifier.action_labels_, log, action)
     if (taken < 0).any():
         raise InputError(f"action {action!r} is missing in {rows_text(taken < 0)}: every row needs the action taken")
-    seen = classifier.outcome_labels_.index(log[outcome])
+    seen = _index(classifier.outcome_labels_, log, outcome)
     names = list(features.features or ())
     frame, allowed = log[names], _labels(actions, classifier.actions_)
     p = classifier.predict_proba(frame)
@@ -297,6 +297,13 @@ def _read(
     log = read_log(data, columns=wanted, encoding=encoding)
     beside = log[list(keep)] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
     return classifier, log[list(wanted.features or ())], beside.reset_index(drop=True)
+
+
+def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:
+    try:
+        return labels.index(log[column])
+    except InputError as error:
+        raise InputError(f"column {column!r}: {error}") from None
 
 
 def _features_of(classifier: CounterfactualClassifier) -> Roles:

@@ -113,8 +113,23 @@ def _area(score: Floats, positive: NDArray[np.bool_]) -> float:
     return float((rankdata(score)[positive].sum() - n * (n + 1) / 2) / (n * (len(positive) - n)))
 
 
-def auc_of_feature(value: Floats, label: Codes, n_labels: int, random_state: int) -> tuple[float, int]:
-    """``area_under_curve`` of a cross-fitted tree of one feature ``[N]`` that is limited in leaves."""
-    leaves = max(16, 4 * n_labels)
-    tree = partial(DecisionTreeClassifier, max_leaf_nodes=leaves, min_samples_leaf=5, random_state=random_state)
-    return area_under_curve(_cross_fit(tree, value[:, None], label, n_labels, random_state), label)
+def auc_of_feature(
+    column: pd.Series, categorical: Sequence[str], label: Codes, n_labels: int, random_state: int
+) -> tuple[float, int]:
+    """``area_under_curve`` of labels ``[N]`` by one feature, cross-fitted.
+
+    A number goes into a tree that is limited in leaves; a category tells the shares of labels among its other rows,
+    however many categories there are.
+    """
+    if is_numeric(column, categorical):
+        value, leaves = feature_values(column, categorical)[:, None], max(16, 4 * n_labels)
+        tree = partial(DecisionTreeClassifier, max_leaf_nodes=leaves, min_samples_leaf=5, random_state=random_state)
+        return area_under_curve(_cross_fit(tree, value, label, n_labels, random_state), label)
+    code = _codes(column) + 1  # a missing one is a category too
+    found, shares = np.zeros((len(label), n_labels)), _shares(label, n_labels, random_state)
+    for train, test in _folds(len(label), random_state).split(label):
+        counts = np.zeros((code.max(initial=0) + 1, n_labels))
+        np.add.at(counts, (code[train], label[train]), 1)
+        seen = counts[code[test]]
+        found[test] = (seen + shares[test]) / (seen.sum(1, keepdims=True) + 1)
+    return area_under_curve(found, label)

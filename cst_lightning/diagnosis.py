@@ -20,7 +20,6 @@ from cst_lightning.cross_fitting import (
     area_under_curve,
     auc_of_feature,
     feature_matrix,
-    feature_values,
     held_out_probabilities,
 )
 from cst_lightning.encoding import Labels
@@ -281,10 +280,7 @@ def _drift(
     together, _ = area_under_curve(held_out_probabilities(x, part, 2, random_state)[0], part)
     labels = [name for name in (columns.action, columns.outcome) if name is not None and name in both]
     categorical = [*columns.categorical, *labels]
-    alone = [
-        (name, auc_of_feature(feature_values(both[name], categorical), part, 2, random_state)[0])
-        for name in [*names, *labels]
-    ]
+    alone = [(name, auc_of_feature(both[name], categorical, part, 2, random_state)[0]) for name in [*names, *labels]]
     return pd.DataFrame(alone, columns=["column", "auc"]).sort_values("auc", ascending=False, kind="stable"), together
 
 
@@ -304,7 +300,7 @@ def _leaks(
         label = _index(sample[column], labels)
         seen = label >= 0
         for name in names:
-            value = feature_values(sample[name], columns.categorical)
-            auc, which = auc_of_feature(value[seen], label[seen], len(labels), random_state)
+            feature = sample[name][seen]
+            auc, which = auc_of_feature(feature, columns.categorical, label[seen], len(labels), random_state)
             found.append((name, role, labels[which], auc))
     return found

@@ -92,7 +92,9 @@ class SelfTraining(StackedModule):
     @override
     def prepare(self, feedback: Feedback) -> None:
         if self._teacher is None:
-            raise RuntimeError("call teach(teacher) before fit: self-training needs a source of pseudo-labels")
+            raise InputError(
+                "SelfTraining has no teacher: call teach(teacher) before fit, or self_train(backbone, data), which does"
+            )
         teacher = self._teacher[0].to(self.device)
         self.reduction, self._labelled = self.protocol.reduction, False
         self._counterfactual = (~feedback.taken).float()

@@ -119,6 +119,17 @@ class Large(DirectMethod):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
+class LargeStudent(SelfTraining):
+    """A GPU's memory holds the students of three seeds."""
+
+    name = "large_student"
+
+    def prepare(self, feedback):
+        if len(self.seeds) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        super().prepare(feedback)
+
+
 class Halved(SelfTraining):
     """Pseudo-labels count half, with CVAT."""
 

@@ -19,6 +19,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cst_lightning import CounterfactualClassifier, InputError
+from cst_lightning.columns import Roles
+from cst_lightning.diagnosis import diagnose
 from tests.classifiers import QUICK, make_log
 
 
@@ -244,16 +246,41 @@ def test_it_searches_a_grid_by_what_was_observed():
     assert pipeline.predict_proba(x[["age", "visits"]]).shape == (120, 3, 2)
 
 
-def test_ten_thousand_categories_are_hashed():
-    rng = np.random.default_rng(0)
-    x = pd.DataFrame({"id": rng.integers(10_000, size=300).astype(str), "z": rng.normal(size=300)}).assign(
-        id=lambda frame: "customer " + frame.id
-    )
-    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
-    with pytest.warns(UserWarning, match="column 'id' has .* categories, more than 100: hashed"):
-        model.fit(x, rng.integers(2, size=300), rng.integers(2, size=300))
+def test_ten_thousand_categories_are_hashed_and_diagnosed():
+    rng, n = np.random.default_rng(0), 20_000
+    x = pd.DataFrame({"id": [f"customer {i % 10_000}" for i in range(n)], "z": rng.normal(size=n)})
+    action, outcome = rng.integers(2, size=n), rng.integers(2, size=n)
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK | {"max_epochs": 1})
+    with pytest.warns(UserWarning, match="column 'id' has 10000 categories, more than 100: hashed"):
+        model.fit(x, action, outcome)
     assert model.module_.shape.n_features == 65
-    model.predict(x.assign(id="someone else"))  # any text has a place
+    assert (model.predict(x[:3].assign(id="someone else")) >= 0).all()  # any text has a place
+    found = diagnose(x.assign(action=action, outcome=outcome), Roles("action", "outcome"))
+    assert found.columns.set_index("column").loc["id", "distinct"] == 10_000
+    assert not [finding for finding in found.findings if "alone tells" in finding.title]
+
+
+def test_rows_of_weight_nothing_teach_nothing():
+    x, action, _ = make_log(400)
+    counts = np.random.default_rng(1).integers(2, size=len(x))
+    old = (x["age"] > 40).to_numpy()
+    outcome = np.where(old == (counts == 1), "one", "left")  # rows of weight 0 say the opposite
+    options = {"method": "backbone", "n_models": 1, "hidden": 8, "learning_rate": 0.02, "random_state": 0}
+    told = CounterfactualClassifier(**options).fit(x, action, outcome, sample_weight=counts)
+    assert ((told.predict(x) == "one") == old[:, None]).mean() > 0.9
+    untold = CounterfactualClassifier(**options).fit(x, action, outcome)
+    assert ((untold.predict(x) == "one") == old[:, None]).mean() < 0.7
+
+
+def test_a_weighted_score_is_the_weighted_mean_of_log_likelihoods():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK).fit(x, action, outcome)
+    weight = np.arange(len(x), dtype=float)
+    p = model.predict_proba(x)
+    places = model.action_labels_.index(action), model.outcome_labels_.index(outcome)
+    wanted = np.average(np.log(p[np.arange(len(x)), *places]), weights=weight)
+    assert model.score(x, action, outcome, sample_weight=weight) == pytest.approx(wanted)
+    assert model.score(x, action, outcome) != pytest.approx(wanted)
 
 
 def test_missing_values_can_be_imputed():

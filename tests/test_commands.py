@@ -210,7 +210,7 @@ def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, ca
         (["predict", "--model", "model", "--data", "short.csv", "--out", "p.csv"], "no column 'town'"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "outcomes are text"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yse", "1"], "'yse'"),
-        (["evaluate", "--model", "model", "--data", "unknown.csv"], "was not in training"),
+        (["evaluate", "--model", "model", "--data", "unknown.csv"], "'price': action 99.0 in data row 1 was not"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", "1"], "give each of"),
         (["predict", "--model", "model", "--data", "new.csv", "--out", "p.csv", "--bogus", "3"], "see --help"),
         (["diagnose", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--page", "no/p"], "no folder"),

@@ -70,6 +70,19 @@ def test_a_feature_written_after_the_outcome():
     assert len([t for t in titles(found) if "alone tells" in t]) == 2
 
 
+def test_a_category_of_many_values_that_tells_the_outcome_or_the_action():
+    frame, rng = log(), np.random.default_rng(0)
+    reasons = np.array([f"r{i}" for i in rng.permutation(60)])  # half of them are given to who bought
+    frame["reason"] = np.where(frame["bought"] == "yes", rng.choice(reasons[:30], N), rng.choice(reasons[30:], N))
+    frame["list"] = np.where(frame["price"] == "low", rng.choice(reasons[:30], N), rng.choice(reasons[30:], N))
+    frame["street"] = rng.choice([f"s{i}" for i in range(60)], N)  # tells nothing
+    frame["customer"] = [f"c{i}" for i in range(N)]
+    found = diagnose(frame, ROLES)
+    only(found, "'reason' alone tells the outcome", "problem")
+    only(found, "'list' alone tells the action", "problem")
+    assert len([t for t in titles(found) if "alone tells" in t]) == 2
+
+
 def test_a_policy_that_is_a_rule_of_two_features_has_no_overlap():
     frame = log()
     frame["price"] = np.where((frame["age"] > 0) & (frame["visits"] > 3), "low", "high")

@@ -60,6 +60,17 @@ def test_every_block_of_python_runs(page):
     run_python(page)
 
 
+def test_the_real_case_comes_out_as_its_page_says(capsys):
+    page = DOCS / "how-to" / "real-case.md"
+    run_python(page)
+    said, text = capsys.readouterr().out, page.read_text(encoding="utf-8")
+    earned = {name: float(value) for name, value in re.findall(r"(old rule|recommended) ([\d.]+)", said)}
+    assert f"recommended earn {earned['recommended']:.2f} a visit" in text
+    assert f"old rule's {earned['old rule']:.2f}" in text
+    held = re.search(r"intervals that hold the true value: (.*)", said)
+    assert held[1] == "['IPS', 'SNIPS', 'doubly robust']"
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if "```sh" in p.read_text()], ids=lambda page: page.stem)
 def test_every_command_runs(page, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")

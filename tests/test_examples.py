@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -36,6 +37,13 @@ def run(environment, *arguments):
 def test_the_examples_own_tests_pass(installed):
     tests = str(EXAMPLE / "tests")
     assert "7 passed" in run(installed, "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), tests)
+
+
+def test_the_trainer_takes_the_parts_by_the_names_of_their_classes(installed, tmp_path):
+    (line,) = re.findall(r"python -m (benchmarks\.train .*)", (EXAMPLE / "README.md").read_text())
+    short = ["--trainer.max_epochs", "1", "--trainer.default_root_dir", str(tmp_path), "--trainer.logger", "CSVLogger"]
+    run(installed, *line.split(), *short, "--trainer.logger.save_dir", str(tmp_path))
+    assert list(tmp_path.rglob("*.ckpt"))
 
 
 def test_a_sweep_takes_every_part_by_its_name(installed, tmp_path):

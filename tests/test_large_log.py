@@ -1,11 +1,14 @@
 """The script that measures a log larger than memory."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks import large_log
+from tests.sweeps import ROOT
 
 
 def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, capsys):
@@ -25,6 +28,18 @@ def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, cap
     assert 0 < found["validation_nll"] < 2
     assert large_log.main(["--file", str(path), "--chunk-rows", "5"]) == 2
     assert "chunk_rows=5" in capsys.readouterr().err
+
+
+def test_five_times_the_rows_train_in_the_same_memory(tmp_path):
+    peaks = []
+    for n_rows in (40_000, 200_000):
+        path = tmp_path / f"{n_rows}.parquet"
+        large_log.write_log(path, n_rows, demand="D2")
+        command = [sys.executable, "-m", "benchmarks.large_log", "--file", str(path), "--chunk-rows", "20000"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        peaks.append(json.loads(done.stdout)["peak_megabytes"])
+    # held whole, the rows that the second has more would take at least 4 bytes x 50 features each: 32 MB
+    assert peaks[1] - peaks[0] < 25
 
 
 def test_a_small_one_is_fitted_whole(tmp_path, capsys):

@@ -33,3 +33,13 @@ def test_a_table_compiles_and_fits_the_text(run, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
     assert (tmp_path / "table.pdf").stat().st_size > 1000
+
+
+@pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine on this machine")
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/tables.tex")), ids=lambda path: path.parent.name)
+def test_what_is_committed_compiles(path, tmp_path):
+    (tmp_path / "table.tex").write_text(DOCUMENT % path.read_text(encoding="utf-8"), encoding="utf-8")
+    options = ["-interaction=nonstopmode", "-halt-on-error"] if "pdflatex" in ENGINE else []
+    done = subprocess.run([ENGINE, *options, "table.tex"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull \\hbox" not in done.stdout

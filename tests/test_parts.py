@@ -207,6 +207,20 @@ def test_a_stack_that_a_gpu_does_not_hold_is_trained_in_smaller_ones_and_the_rec
         run_job(make_job("tests.parts.Large", seeds=["0"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)
 
 
+def test_students_that_a_gpu_does_not_hold_are_halved_and_the_backbones_record_is_left_alone(tmp_path):
+    method = "tests.parts.LargeStudent"
+    (job,) = make_jobs(
+        "paper", datasets=["multilabel"], backbone_names=["dm"], methods=["backbone", method], seeds=["0..4"],
+        overrides={"max_epochs": 2, "max_epochs_cst": (2,), "batch_size": 20},
+    )  # fmt: skip
+    store = Store(tmp_path)
+    run_job(job, store, Settings(device="cpu"), lambda _: None)
+    found = {cell.method: store.read(cell)["provenance"] for cell in job.cells}
+    assert "parts" not in found["backbone"]
+    assert [part["seeds"] for part in found[method]["parts"]] == [[0, 1, 2], [3, 4]]
+    assert "OutOfMemoryError" in found[method]["failures_before"][0]
+
+
 def test_the_record_of_a_cut_cell_has_the_reasons_of_every_part(tmp_path):
     job, store = make_job("dm", seeds=["0..3"]), Store(tmp_path)
     parts = cut(job, 2)

@@ -16,7 +16,9 @@ def test_every_test_that_the_page_names_exists():
         assert name in functions, f"{file}::{name}"
 
 
-def test_every_promise_has_a_test():
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ")][2:]
+def test_every_promise_has_a_test_and_a_figure():
+    rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 20
-    assert all("::" in row for row in rows)
+    for promise, tests, measured in rows:
+        assert "::" in tests, promise
+        assert len(measured.strip(" |")) > 5, promise

@@ -33,8 +33,14 @@ DOES_NOT_HOLD = {
 }
 
 
+_QUICK = {"max_epochs": 40, "hidden": 16, "learning_rate": 0.02, "random_state": 0}
+
+
 @parametrize_with_checks(
-    [OneAction(max_epochs=40, n_models=1, method="backbone", hidden=16, learning_rate=0.02, random_state=0)],
+    [
+        OneAction(n_models=1, method="backbone", **_QUICK),
+        OneAction(n_models=2, method="pl_soft", rounds=1, **_QUICK),  # chosen by "auto"
+    ],
     expected_failed_checks=lambda estimator: DOES_NOT_HOLD,
 )
 def test_scikit_learns_checks(estimator, check):

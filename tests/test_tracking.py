@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import tracking, watching
+from benchmarks.entries import paper_results
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking
@@ -103,6 +104,23 @@ def test_the_summary_has_tables_figures_report_and_records(logged):
     record = next(json.loads(p.read_text()) for p in (logged / "cells").glob("*-pl-*.json"))
     mean = sum(result["metrics"]["nll"] for result in record["results"]) / 3
     assert by_method["pl"][at["ours"]] == pytest.approx(mean, rel=1e-12)
+
+
+def test_the_papers_numbers_stand_beside_ours_and_every_record_is_in_the_artifact(tmp_path):
+    options = ["--datasets", "D1", "--backbones", "dm", "--methods", "backbone", "--seeds", "0..1", "--workers", "1"]
+    options += ["--override.max_epochs", "1", "--wandb", "offline", "--out", str(tmp_path)]
+    assert sweep(options) == 0
+    (path,) = (tmp_path / "wandb").glob("offline-run-*-summary/*.wandb")
+    (table,) = path.parent.glob("files/media/table/tables/nll_*.table.json")
+    rows = json.loads(table.read_text())
+    (row,) = [dict(zip(rows["columns"], data, strict=True)) for data in rows["data"]]
+    assert (row["paper_mean"], row["paper_standard_error"]) == paper_results()["D1", "dm", "backbone", "nll"]
+    assert row["difference"] == pytest.approx(row["ours"] - row["paper_mean"])
+    (artifact,) = [m.request.log_artifact.artifact for m in messages(path) if m.request.HasField("log_artifact")]
+    held = {entry.path for entry in artifact.manifest.contents}
+    assert held == {"records.parquet", *(f"cells/{file.name}" for file in (tmp_path / "cells").iterdir())}
+    _, history, _ = runs(tmp_path)["summary"][0]
+    assert {"figures/losses", "figures/calibration_dm"} <= {name.split(".")[0] for one in history for name in one}
 
 
 def test_a_finished_sweep_again_logs_nothing_more(logged):

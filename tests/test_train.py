@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from benchmarks.train import main
+from cst_lightning.catalogue import backbones
 from tests.parts import Plain
 
 DATA = ["--data", "SyntheticMultiLabelDataModule", "--data.seeds", "[0,3]"]
@@ -65,9 +66,26 @@ def test_a_class_path_and_a_config_file(here, capsys):
     assert list(here.rglob("epoch=0-*.ckpt"))
 
 
-def test_a_learner_trains_without_a_checkpoint(here):
-    assert main(["fit", "--model", "Constant", *DATA, *QUIET]) == 0
-    assert not list(here.rglob("*.ckpt"))
+@pytest.mark.parametrize("name", sorted({part.__name__ for part in backbones().found.values()}))
+def test_every_backbone_is_fitted_and_tested_by_the_name_of_its_class(name, here, capsys):
+    part = next(part for part in backbones().found.values() if part.__name__ == name)
+    assert main(["fit", "--model", name, *DATA, *QUIET, "--trainer.max_epochs", "1"]) == 0
+    found = list(here.rglob("*.ckpt"))
+    assert len(found) == part.has_gradient  # a scikit-learn learner leaves none
+    if part.has_gradient:
+        assert main(["test", "--model", name, *DATA, *QUIET, "--ckpt_path", str(found[0])]) == 0
+        assert "test_nll" in capsys.readouterr().out
+
+
+def test_a_data_module_by_class_path(here):
+    options = ["--data", "tests.parts.Coins", "--model", "DirectMethod", "--trainer.max_epochs", "1", *QUIET]
+    assert main(["fit", *options]) == 0
+    assert list(here.rglob("*.ckpt"))
+
+
+def test_a_student_without_a_teacher_is_one_line(here, capsys):
+    assert main(["fit", "--model", "SelfTraining", *DATA, *QUIET, "--trainer.max_epochs", "1"]) == 2
+    assert "SelfTraining has no teacher: call teach(teacher)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
