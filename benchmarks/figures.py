@@ -129,8 +129,10 @@ def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
         error.plot([0, *by_round.index], [first["teacher_error"].mean(), *by_round["student_error"]], **style)
         consistency.plot(by_round.index, by_round["inconsistency"], **style)
         if mine["bound"].notna().any():
-            error.axhline(min(mine["bound"].mean(), 1.0), ls=":", lw=1, color=colour)
-            consistency.axhline(mine["mu"].mean(), ls=":", lw=1, color=colour)
+            # with the data set's marker: colour is not the only sign
+            known: dict[str, Any] = {"ls": ":", "lw": 1, "color": colour, "marker": marker, "ms": 3, "mfc": "none"}
+            error.plot([0, by_round.index.max()], [min(mine["bound"].mean(), 1.0)] * 2, **known)
+            consistency.plot([1, by_round.index.max()], [mine["mu"].mean()] * 2, **known)
         start = by_round["objective_start"].iloc[0]
         objective.plot([0, *by_round.index], [start, *by_round["objective_imputed"]], **style)
     wrong.axhline(MOST_WRONG, ls="--", color="0.4", lw=1)
@@ -386,12 +388,12 @@ def _plot_stacks(axis: Any, measured: Sequence[Measured]) -> None:
 def _plot_growth(axis: Any, measured: Sequence[Measured]) -> None:
     names = {"N": ("rows N", "-"), "d": ("features d", "--"), "K": ("actions K", ":"), "h": ("width h", "-.")}
     for letter, (name, style) in names.items():
-        for hidden, colour in ((8, "#0072b2"), (128, "#d55e00"), (None, "#000000")):
+        for hidden, colour, marker in ((8, "#0072b2", "o"), (128, "#d55e00", "s"), (None, "#000000", "^")):
             mine = [m for m in measured if m.shape[0] == letter and (hidden or m.hidden) == m.hidden]
             if not mine or (hidden is None) != (letter == "h"):
                 continue
             label = name if hidden is None else f"{name}, width {hidden}"
             sizes, costs = [int(m.shape[2:]) for m in mine], [m.cpu_ms_per_replicate_step for m in mine]
-            axis.plot(sizes, costs, ls=style, color=colour, marker=".", label=label)
+            axis.plot(sizes, costs, ls=style, color=colour, marker=marker, ms=4, label=label)
     axis.set(xscale="log", yscale="log", xlabel="size", title="PL + CVAT as one size grows (R = 5)")
     axis.legend(fontsize="x-small")

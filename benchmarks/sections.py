@@ -256,19 +256,23 @@ def details(records: Sequence[Record], entries: Entries, folder: Path) -> list[S
         return [Section("Not drawn", 2, [about])]
     if any(entry.ours is not None for entry in entries["nll"]):
         figures.plot_losses(entries, drawn / "losses.svg")
-        sections.append(Section("NLL against Hamming loss", figure="losses.svg"))
-    for name, heading, about, frame, plot in (
+        about = "Test NLL over Hamming loss, means over seeds, a panel a data set: lower and further left is better."
+        sections.append(Section("NLL against Hamming loss", texts=[about], figure="losses.svg"))
+    for name, heading, about, of_one, frame, plot in (
         (
             "calibration",
             "Calibration",
             f"Reliability, seeds pooled; the first {_MOST_DRAWN} backbones.",
+            "Observed shares over predictions, a panel a data set and a line a method: on the diagonal they agree.",
             analysis.calibration(records),
             figures.plot_calibration,
         ),
         (
             "curves",
             "Learning curves",
-            f"Mean ± standard error over the seeds still training; the first {_MOST_DRAWN} backbones with epochs.",
+            f"Mean ± standard error over the seeds still training, of the backbone and of its students' first round "
+            f"(records have every round's); the first {_MOST_DRAWN} backbones with epochs.",
+            "Loss over epochs, a panel a data set and a line a method and kind of rows.",
             analysis.curves(records),
             figures.plot_curves,
         ),
@@ -279,7 +283,8 @@ def details(records: Sequence[Record], entries: Entries, folder: Path) -> list[S
         for backbone, values in shown:
             file = f"{name}_{re.sub('[^A-Za-z0-9]+', '-', str(backbone))}.svg"
             plot(values, drawn / file)
-            sections.append(Section(f"{heading} of {backbone_title(str(backbone))}", 3, figure=file))
+            title_of_one = f"{heading} of {backbone_title(str(backbone))}"
+            sections.append(Section(title_of_one, 3, [of_one], figure=file))
     weights, costs = analysis.weights(records), analysis.costs(records)
     if len(weights):
         figures.plot_weights(weights, drawn / "weights.svg")

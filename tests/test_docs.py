@@ -143,7 +143,7 @@ def test_the_commands_for_a_log_run_one_after_the_other(capsys):
         log = log.assign(price=rng.choice([9.5, 14.5], n_rows), bought=rng.choice(["yes", "no"], n_rows))
         log.assign(customer=np.arange(n_rows)).to_csv(f"{name}.csv", index=False)
     lines = [line for _, command, line in LINES if command == "cst_lightning"]
-    assert len(lines) == 10
+    assert len(lines) == 11
     for line in lines:
         fewer = ["--max_epochs", "3"] if line.startswith("fit") else []
         assert log_main([*shlex.split(line), *fewer]) == 0, (line, capsys.readouterr().err)

@@ -35,6 +35,7 @@ def test_smoke_covers_every_kind_of_data_backbone_and_method(smoke):
     assert len({record["identity"]["dataset"].split("@")[0] for record in found.values()}) == 3
     assert "PL + CVAT" in out
     assert "41 finished" in err
+    assert f"Figures and a page: python -m benchmarks.report {folder}" in err
 
 
 def test_output_to_a_file_is_a_few_plain_lines(smoke):

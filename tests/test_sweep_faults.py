@@ -95,7 +95,7 @@ def alive(pid):
         return False
 
 
-def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path, capsys):
     arguments = [
         "--datasets",
         "moons",
@@ -121,6 +121,8 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path):
     assert "Traceback" not in err
     assert "missing" in out
     assert (tmp_path / "records.parquet").exists()
+    assert main(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("stopped by Ctrl-C")
 
 
 def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):

@@ -93,7 +93,8 @@ def test_an_outage_in_the_middle_is_told_and_all_is_there_after_a_sync(server, f
     assert said.count(f"python -m benchmarks.sweep sync {folder}") == 1
     assert server.refused > 0
     assert len(list((folder / "cells").glob("*.json"))) == 3
-    assert unsynced(folder)
+    waiting = [run.name for run in unsynced(folder)]
+    assert waiting
     ids = set(server.runs)
 
     monkeypatch.undo()
@@ -101,6 +102,7 @@ def test_an_outage_in_the_middle_is_told_and_all_is_there_after_a_sync(server, f
     monkeypatch.setenv("WANDB_BASE_URL", server.url)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert sweep(["sync", str(folder)]) == 0
+    assert ", ".join(waiting) in capsys.readouterr().out
     assert ids <= set(server.runs)
     check_against_records(server, folder, twice=True)
     assert unsynced(folder) == []
