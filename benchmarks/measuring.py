@@ -49,7 +49,6 @@ class Case:
     batch_size: int = 64
     with_loop: bool = True
     seconds: float = 0.25  # of each of three turns
-    hsic_kernel: Literal["linear", "rbf"] = "linear"
     barebones: bool = True  # the Trainer, as a sweep has it
     device: Literal["cpu", "cuda"] = "cpu"
 
@@ -149,7 +148,7 @@ def protocol_of(case: Case) -> Protocol:
         reduction="mean",
         teacher_dropout=False,
         drop_median=False,
-        hsic_kernel=case.hsic_kernel,
+        hsic_kernel="linear",
         hsic_bandwidth=None,
         batch_size=case.batch_size,
     )

@@ -50,7 +50,6 @@ _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
-_WRITER = "writer"  # in a run's folder: locked by the process that writes it
 _ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
 MODES = ("online", "offline", "disabled")
 
@@ -224,7 +223,7 @@ class _Session:
     rest_said: list[str] = field(default_factory=list)
     has_summary: bool = False  # the server
     elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
-    locks: dict[str, IO[str] | None] = field(default_factory=dict)  # by the id of the run; until this process ends
+    locks: dict[str, IO[str] | None] = field(default_factory=dict)  # by run; held until this process ends
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
@@ -361,10 +360,13 @@ class _Session:
         settings = self.settings
         self.mode = self.mode or settings.mode or _found_mode()
         run_id = f"{self.token}-{key}"
+        lock = f"{run_id}.{self.mode}"
+        if lock not in self.locks:
+            self.locks[lock] = _locked(settings.folder / "wandb" / "locks" / lock)
+        if self.locks[lock] is None:
+            raise _ElsewhereError
         # an offline run that was cut off is run again whole: its remains would be uploaded as a second one
         for left in (settings.folder / "wandb").glob(f"offline-run-*-{run_id}"):
-            if run_id not in self.locks and _is_written(left):
-                raise _ElsewhereError
             shutil.rmtree(left, ignore_errors=True)
         quiet = wandb.Settings(
             silent=True,
@@ -398,7 +400,6 @@ class _Session:
                     shutil.rmtree(left, ignore_errors=True)
                 self.rest = self.rest or Tracker(self.jobs, replace(settings, mode="offline"))
             raise
-        self.locks[run_id] = _locked(Path(run.dir).parent / _WRITER)
         if self.mode == "online":
             write_text(Path(run.dir).parent / _ADDRESS, run.path)
         return run
@@ -432,18 +433,9 @@ class _Session:
             self._end("summary")
 
 
-def _is_written(run: Path) -> bool:
-    """Whether another process writes this run; that one exists says little where nobody collects the dead."""
-    if (run / ENDED).exists() or not (run / _WRITER).exists():
-        return False
-    lock = _locked(run / _WRITER)
-    if lock is not None:
-        lock.close()
-    return lock is None
-
-
 def _locked(path: Path) -> IO[str] | None:
-    """The file, locked for this process until it is closed; None where another one has it."""
+    """The file, locked for this process until it ends, however it does; None where another one has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a", encoding="utf-8")
     try:
         if fcntl is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from cst_lightning.distributions import cross_entropy, kl, nll, one_hot
 from cst_lightning.feedback import MISSING, Feedback
@@ -147,17 +147,40 @@ def hsic(x: Tensor, y: Tensor, *, kernel: str, bandwidth: float | None, normalis
         # centred, the Gram matrices are u u' and v v', and the trace of their product is |u'v|^2
         u, v = (sample - sample.mean(1, keepdim=True) for sample in (x, y))
         return _criterion(u, v, _mean_of_products, normalised)
-    n_together = max(1, _ENTRIES_AT_ONCE // x.shape[1] ** 2)
-    if len(x) <= n_together:
+    if len(x) * x.shape[1] ** 2 <= _ENTRIES_AT_ONCE:
         return _rbf_criterion(x, y, bandwidth, normalised)
-    # few replicates at a time, and their matrices made again for the gradient: all of them take gigabytes
-    parts = zip(torch.split(x, n_together), torch.split(y, n_together), strict=True)
-    return torch.cat([_again_for_gradient(*part, bandwidth, normalised) for part in parts])
-
-
-def _again_for_gradient(*arguments: Tensor | float | bool | None) -> Tensor:
-    value: Tensor = checkpoint(_rbf_criterion, *arguments, use_reentrant=False, preserve_rng_state=False)
+    value: Tensor = _OneByOne.apply(x, y, bandwidth, normalised)  # type: ignore[no-untyped-call]
     return value
+
+
+class _OneByOne(torch.autograd.Function):
+    """``_rbf_criterion`` of a replicate at a time, with its gradient: the matrices of one are held, and no other's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, bandwidth: float | None, normalised: bool) -> Tensor:
+        needed = [place for place in (0, 1) if ctx.needs_input_grad[place]]
+        # made before the matrices: what stays among them would keep their memory in pieces
+        values, gradients = x.new_empty(len(x)), [torch.empty_like((x, y)[place]) for place in needed]
+        for replicate in range(len(x)):
+            with torch.enable_grad():
+                pair = [sample[replicate, None].detach() for sample in (x, y)]
+                wanted = [pair[place].requires_grad_() for place in needed]
+                value = _rbf_criterion(pair[0], pair[1], bandwidth, normalised)
+                found = torch.autograd.grad(value.sum(), wanted) if wanted else ()
+            values[replicate] = value.detach()[0]
+            for gradient, one in zip(gradients, found, strict=True):
+                gradient[replicate] = one[0]
+        ctx.needed = needed
+        ctx.save_for_backward(*gradients)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        found: list[Tensor | None] = [None] * 4
+        for place, gradient in zip(ctx.needed, ctx.saved_tensors, strict=True):
+            found[place] = upstream[:, None, None] * gradient
+        return tuple(found)
 
 
 def _rbf_criterion(x: Tensor, y: Tensor, bandwidth: float | None, normalised: bool) -> Tensor:

@@ -32,14 +32,14 @@ def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, cap
 
 def test_five_times_the_rows_train_in_the_same_memory(tmp_path):
     peaks = []
-    for n_rows in (40_000, 200_000):
+    for n_rows in (100_000, 500_000):
         path = tmp_path / f"{n_rows}.parquet"
         large_log.write_log(path, n_rows, demand="D2")
         command = [sys.executable, "-m", "benchmarks.large_log", "--file", str(path), "--chunk-rows", "20000"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         peaks.append(json.loads(done.stdout)["peak_megabytes"])
-    # held whole, the rows that the second has more would take at least 4 bytes x 50 features each: 32 MB
-    assert peaks[1] - peaks[0] < 25
+    # held whole, the rows that the second has more would take at least 4 bytes x 50 features each: 80 MB
+    assert peaks[1] - peaks[0] < 60
 
 
 def test_a_small_one_is_fitted_whole(tmp_path, capsys):

@@ -13,6 +13,7 @@ from benchmarks.plain_loop import PlainNetwork, train_epoch
 from cst_lightning import HSIC, DirectMethod, SelfTraining, fit
 from cst_lightning.streams import Bits, uniform
 from tests.conftest import TinyDataModule, tiny_protocol
+from tests.sweeps import ROOT
 
 
 @pytest.mark.parametrize("what", ["dm", "hsic", "cvat"])
@@ -105,3 +106,26 @@ def test_a_case_is_measured_and_written(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "made" / "speed.png").stat().st_size > 10_000
     assert "| cvat | D1 | 8 | 4 | compiled |" in (tmp_path / "made" / "speed.md").read_text()
     assert "cvat D1 hidden 8 R 4" in capsys.readouterr().out
+
+
+def test_the_page_has_the_figures_of_the_committed_run():
+    rows = json.loads((ROOT / "results" / "speed" / "speed.json").read_text())
+    at = {(row["what"], row["shape"], row["hidden"], row["R"]): row for row in rows}
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    narrow, wide = at["cvat", "D1", 8, 25], at["cvat", "D1", 128, 25]
+    assert f"{narrow['cpu_ms_per_replicate_step']:.3f} ms, {narrow['ratio_to_loop']:.0f} times less" in page
+    assert narrow["cpu_ms_per_replicate_step"] <= min(0.07, narrow["loop_cpu_ms"] / 30)  # the goal, as committed
+    books = [at[key]["share_of_bookkeeping"] for key in (("cvat", "D1", 8, 125), ("cvat", "D1, full Trainer", 8, 25))]
+    said = f"{narrow['share_of_bookkeeping']:.0%} ({books[0]:.0%} at R = 125; {books[1]:.0%} with a full Trainer)"
+    assert said.replace("%", " %") in page
+    assert f"| 60 % | {wide['share_of_matmul_rate']:.0%} |".replace("%", " %").replace("  ", " ") in page
+    for name, words in (
+        ("share_of_products", "take {} by themselves"),
+        ("share_of_adam", "Adam takes {}"),
+        ("share_of_random_bits", "random bits {}"),
+        ("share_of_bookkeeping", "Lightning {}"),
+    ):
+        assert words.format(f"{wide[name]:.0%}".replace("%", " %")) in page
+    hsic = [at["hsic", "D1", 8, n] for n in (1, 25)]
+    times = [row["cpu_ms_per_replicate_step"] * row["R"] for row in hsic]
+    assert f"costs {times[0]:.1f} ms with one replicate and {times[1]:.1f} ms with 25" in page

@@ -41,7 +41,8 @@ def test_smoke_covers_every_kind_of_data_backbone_and_method(smoke):
 def test_output_to_a_file_is_a_few_plain_lines(smoke):
     _, out, err = smoke
     assert "\x1b" not in out + err
-    assert len(err.splitlines()) < 20
+    assert len([line for line in err.splitlines() if "W&B" not in line]) < 20
+    assert len([line for line in err.splitlines() if "W&B" in line]) == 2
 
 
 def test_tables_are_the_records_statistics(smoke):

@@ -78,7 +78,17 @@ def test_every_backbone_is_fitted_and_tested_by_the_name_of_its_class(name, here
 
 
 def test_a_data_module_by_class_path(here):
-    options = ["--data", "tests.parts.Coins", "--model", "DirectMethod", "--trainer.max_epochs", "1", *QUIET]
+    options = [
+        "--data",
+        "tests.parts.Coins",
+        "--data.seeds",
+        "[0,1]",
+        "--model",
+        "DirectMethod",
+        "--trainer.max_epochs",
+        "1",
+        *QUIET,
+    ]
     assert main(["fit", *options]) == 0
     assert list(here.rglob("*.ckpt"))
 
