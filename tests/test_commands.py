@@ -273,3 +273,49 @@ def test_evaluation_takes_logs_that_could_not_be_trained_on(sales, capsys):
     assert "action 'price' is missing in data row 3" in capsys.readouterr().err
     assert main([*call, str(sales / "few.csv"), "--propensity", "p"]) == 2
     assert "no column 'p'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def offers(tmp_path_factory):
+    """A Parquet log of text actions and three outcomes, with logged propensities and a category that is a number."""
+    folder, rng, n = tmp_path_factory.mktemp("offers"), np.random.default_rng(0), 400
+    frame = pd.DataFrame({"age": rng.normal(40, 9, n), "code": rng.choice([3, 7, 9], n), "note": "x"})
+    chances = np.where(frame["age"].to_numpy()[:, None] > 40, [0.6, 0.3, 0.1], [0.2, 0.3, 0.5])
+    taken = (rng.random(n)[:, None] > chances.cumsum(1)).sum(1)
+    frame["offer"], frame["p"] = np.array(["call", "mail", "none"])[taken], chances[np.arange(n), taken]
+    for k, name in enumerate(("call", "mail", "none")):
+        frame[f"p_{name}"] = chances[:, k]
+    frame["reply"] = rng.choice(["later", "no", "yes"], n)
+    frame[:300].to_parquet(folder / "log.parquet")
+    frame[300:].to_parquet(folder / "new.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("propensity", [["p"], ["p_call", "p_mail", "p_none"]])
+def test_every_command_takes_parquet_text_actions_three_outcomes_and_propensities(offers, propensity, capsys):
+    columns = ["--action", "offer", "--outcome", "reply", "--propensity", *propensity]
+    columns += ["--features", "age", "code", "--categorical", "code"]
+    log, new, model = str(offers / "log.parquet"), str(offers / "new.parquet"), str(offers / f"m{len(propensity)}")
+    assert main(["diagnose", "--data", log, *columns]) == 0
+    options = ["--backbone", "udm", "--method", "backbone", "--max_epochs", "3", "--random_state", "0"]
+    assert main(["fit", "--data", log, *columns, *options, "--out", model]) == 0
+    said = capsys.readouterr().out
+    assert "weights 1 / propensity: clipped at 0.01 in rows: 0" in said
+    assert json.loads((offers / f"m{len(propensity)}" / "model.json").read_text())["n_features_in"] == 2
+    out = offers / "out.csv"
+    assert main(["predict", "--model", model, "--data", new, "--out", str(out)]) == 0
+    predicted = pd.read_csv(out)
+    assert np.allclose(predicted[[f"p({r} | mail)" for r in ("later", "no", "yes")]].sum(axis=1), 1)
+    worth = ["--value.yes", "5", "--value.later", "1", "--value.no", "0"]
+    assert (
+        main(["recommend", "--model", model, "--data", new, *worth, "--actions", "call", "mail", "--out", str(out)])
+        == 0
+    )
+    assert set(pd.read_csv(out)["action"]) <= {"call", "mail"}
+    capsys.readouterr()
+    assert main(["evaluate", "--model", model, "--data", new, *worth]) == 0
+    said = capsys.readouterr().out
+    assert "propensities estimated" not in said  # the log has them
+    assert "doubly robust" in said
+    calibrated = {tuple(line.split()[:2]) for line in said.splitlines()}
+    assert {(action, reply) for action in ("call", "mail", "none") for reply in ("later", "no", "yes")} <= calibrated

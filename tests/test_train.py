@@ -77,6 +77,15 @@ def test_every_backbone_is_fitted_and_tested_by_the_name_of_its_class(name, here
         assert "test_nll" in capsys.readouterr().out
 
 
+def test_the_pricing_data_by_the_name_of_its_class(here):
+    sizes = ["--data.n_train", "100", "--data.n_test", "70", "--data.n_validation", "50", "--data.seeds", "[0]"]
+    options = ["--model", "DirectMethod", "--data", "PricingDataModule", "--data.demand", "D2", *sizes, *QUIET]
+    assert main(["fit", *options, "--trainer.max_epochs", "1"]) == 0
+    (checkpoint,) = here.rglob("*.ckpt")
+    for command in ("test", "predict"):
+        assert main([command, *options, "--ckpt_path", str(checkpoint)]) == 0
+
+
 def test_a_data_module_by_class_path(here):
     options = [
         "--data",
