@@ -140,7 +140,7 @@ def test_a_student_needs_a_teacher_of_its_seeds():
     data = TinyDataModule([0, 1])
     protocol = tiny_protocol()
     student = SelfTraining(data.shape, [0, 1], protocol)
-    with pytest.raises(RuntimeError, match="teach"):
+    with pytest.raises(InputError, match="has no teacher"):
         fit(student, data)
     with pytest.raises(InputError, match="teacher has seeds"):
         student.teach(DirectMethod(data.shape, [0, 2], protocol))

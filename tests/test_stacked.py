@@ -224,7 +224,7 @@ def test_a_loader_of_two_logs_is_refused():
     trainer = pl.Trainer(
         max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu"
     )
-    with pytest.raises(InputError, match="the whole log as its one batch"):
+    with pytest.raises(InputError, match="the log, or a chunk of it, as its one batch"):
         trainer.fit(DirectMethod(data.shape, [0], protocol), loader)
 
 

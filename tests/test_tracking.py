@@ -160,7 +160,7 @@ def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(l
 
 def test_a_sweep_killed_with_all_its_processes_is_told_whole_by_the_same_command(tmp_path):
     options = [*FAST, "--wandb", "offline", "--out", str(tmp_path)]
-    options[options.index("--override.max_epochs_cst") + 1] = "300"  # so that cells are left when the first one is done
+    options[options.index("--override.max_epochs_cst") + 1] = "150"  # so that cells are left when the first one is done
     process = start(options, start_new_session=True)
     until = time.monotonic() + 120
     while not list(tmp_path.glob("cells/*.json")) and time.monotonic() < until:
