@@ -144,6 +144,10 @@ def test_a_page_prints_whole_and_in_dark_on_white(runs, browser, tmp_path, schem
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("nav").is_visible()
+    # on paper, what sticks to the top of a window comes out below its table
+    assert set(page.locator("thead th").evaluate_all("all => all.map(one => getComputedStyle(one).position)")) == {
+        "static"
+    }
     cut = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 || one.scrollWidth > one.clientWidth + 1)"
     assert page.locator(".wide").evaluate_all(f"{cut}.length") == 0
     assert page.pdf(path=str(tmp_path / "page.pdf"))[:4] == b"%PDF"
