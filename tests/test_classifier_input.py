@@ -158,3 +158,20 @@ def test_other_columns_at_prediction_are_told_with_what_to_give():
     for wrong in (x.assign(more=1), x[["visits", "age", "city"]], x.drop(columns="age")):
         with pytest.raises(InputError, match=r"X\[list\(model.feature_names_in_\)\]"):
             model.predict_proba(wrong)
+
+
+@pytest.mark.parametrize(
+    ("age", "message"),
+    [
+        (lambda age: age.astype(object).where(age.index != 3, "old"), "holds 'old' in row 3"),
+        (lambda age: age.astype(str), "holds numbers as text"),
+        (lambda age: pd.Timestamp("2020-01-01"), "holds '2020-01-01"),
+        (lambda age: age.where(age.index != 5), "is missing .NaN. in row 5"),
+        (lambda age: age.where(age.index != 5, np.inf), "is infinity in row 5"),
+    ],
+)
+def test_a_column_of_another_kind_at_prediction_is_told_by_column_and_row(age, message):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(**QUICK, method="backbone").fit(x, action, outcome)
+    with pytest.raises(InputError, match=f"column 'age' .*{message}|column 'age' {message}"):
+        model.predict(x.assign(age=age(x["age"])))
