@@ -83,14 +83,14 @@ def fit_whole(path: Path) -> dict[str, float]:
     names = [name for name in log.columns if name not in ("price", "bought")]
     read = time.perf_counter()
     model = CounterfactualClassifier(random_state=0).fit(log[names], log["price"], log["bought"])
-    seconds = time.perf_counter() - read
+    seconds, some = time.perf_counter() - read, log[:100_000]
     return {
         "rows": len(log),
         "features": len(names),
         "actions": len(model.actions_),
         "read_seconds": round(read - started, 1),
         "fit_seconds": round(seconds, 1),
-        "log_likelihood": round(model.score(log[names][:100_000], log["price"][:100_000], log["bought"][:100_000]), 4),
+        "training_log_likelihood": round(model.score(some[names], some["price"], some["bought"]), 4),
         **_sizes(path),
     }
 
@@ -104,26 +104,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m benchmarks.large_log --rows 1000000 --file large.parquet``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large_log", description=__doc__)
     parser.add_argument("--file", type=Path, required=True, help="the log; written where it is not there")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--features", type=int, default=50)
-    parser.add_argument("--prices", type=int, default=10, help="actions; at most as many as features")
+    parser.add_argument("--rows", type=int, help="of a file that is written; by default a million")
+    parser.add_argument("--features", type=int, help="the same; by default 50")
+    parser.add_argument("--prices", type=int, help="the same: actions, at most as many as features; by default 10")
     parser.add_argument("--whole", action="store_true", help="fit the classifier on the whole log, and stream nothing")
-    parser.add_argument("--chunk-rows", type=int, default=100_000)
+    parser.add_argument("--chunk-rows", type=int, help="in memory at a time; by default 100,000")
     parser.add_argument("--chunks", type=int, help="to train on; by default all, which is one pass")
     parser.add_argument(
         "--demand",
         choices=DEMANDS,
-        default="D1",
-        help="of the pricing data; D2 is drawn fastest, and works with few features",
+        help="of the pricing data that is written; by default D1. D2 is drawn fastest, and works with few features",
     )
     options = parser.parse_args(arguments)
-    if options.rows < 1 or (options.chunks is not None and options.chunks < 1):
+    if min(options.rows or 1, options.chunks or 1) < 1 or 0 in (options.rows, options.chunks):
         parser.error(f"rows={options.rows}, chunks={options.chunks}: allowed is from 1")
+    if options.whole and (options.chunk_rows, options.chunks) != (None, None):
+        parser.error("--whole reads no chunks: leave --chunk-rows and --chunks out")
+    asked = (options.rows, options.features, options.prices, options.demand)
+    if options.file.exists() and any(one is not None for one in asked):
+        parser.error(f"{options.file} is there, so nothing is written: leave --rows and such out, or name another file")
+    rows, features, prices = options.rows or 1_000_000, options.features or 50, options.prices or 10
+    demand = options.demand or "D1"
     try:
-        PricingDataModule(options.demand, [0], n_prices=options.prices, n_features=options.features)
         if not options.file.exists():
+            PricingDataModule(demand, [0], n_prices=prices, n_features=features)  # a wrong size is told before any work
             # in a process of its own, so that the peak is that of reading and training alone
-            sizes = (options.rows, options.features, options.prices, options.demand)
+            sizes = (rows, features, prices, demand)
             writer = multiprocessing.get_context("spawn").Process(target=write_log, args=(options.file, *sizes))
             writer.start()
             writer.join()
@@ -132,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.whole:
             print(json.dumps(fit_whole(options.file)))
         else:
-            print(json.dumps(stream(options.file, options.chunk_rows, options.chunks)))
+            chunk_rows = 100_000 if options.chunk_rows is None else options.chunk_rows
+            print(json.dumps(stream(options.file, chunk_rows, options.chunks)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -240,6 +240,7 @@ class _Session:
                 self._take(cell, kind, text, point)
             except _ElsewhereError:
                 self.elsewhere.add(cell.key)
+                self.kept.pop(cell.key, None)
             except Exception as error:
                 self._failed(error)
                 if self.rest is not None and cell.key not in self.open:  # it could not be started
@@ -440,9 +441,11 @@ def _locked(path: Path) -> IO[str] | None:
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
         return None
+    except OSError:  # a file system without locks: nothing is known of others there
+        pass
     return file
 
 

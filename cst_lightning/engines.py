@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import pytorch_lightning as pl
@@ -53,8 +53,10 @@ def _are_gradients_watched(module: StackedModule) -> bool:
 def _has_callback(module: StackedModule, names: Sequence[str]) -> bool:
     callbacks: list[pl.Callback] = module.trainer.callbacks  # type: ignore[attr-defined]
     # of the object: a LambdaCallback has them without a class of its own
-    found = (getattr(callback, name) for callback in callbacks for name in names)
-    return any(getattr(method, "__func__", None) is not getattr(pl.Callback, method.__name__, 0) for method in found)
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(pl.Callback, name)
+        for callback, name in product(callbacks, names)
+    )
 
 
 def start(module: StackedModule, optimizer: LightningOptimizer, feedback: Feedback) -> Epoch:

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import yaml
 from cst_lightning.errors import InputError
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_FILES = (".yaml", ".yml", ".json")
+#: names of files that hold data; any other may be a configuration, whatever it is called
+_DATA = (".csv", ".tsv", ".parquet", ".arrow", ".feather", ".svm", ".arff", ".bz2", ".gz", ".ckpt", ".npy", ".html")
 
 
 def trusted_files(arguments: Sequence[str], packages: Sequence[str]) -> list[str]:
@@ -24,7 +26,8 @@ def trusted_files(arguments: Sequence[str], packages: Sequence[str]) -> list[str
     other text in it that is a path into a package which could be imported is refused, before anything is.
 
     Args:
-        arguments: of a command line; a configuration file is one whose name ends in .yaml, .yml or .json.
+        arguments: of a command line. What follows ``--config`` is a configuration file, and so is any other file that
+            is not named as data are.
 
     Raises:
         InputError: with the path, the file, and what to type; or the file says whom to trust.
@@ -41,10 +44,20 @@ def trusted_files(arguments: Sequence[str], packages: Sequence[str]) -> list[str
             taking = False
             rest.append(argument)
     typed = {word for argument in rest for word in re.split("[=,@]", argument)}
-    for word in sorted(typed):
-        if word.endswith(_FILES) and Path(word).is_file():
-            _look(Path(word), trusted, typed, set())
+    values = [argument.partition("=")[2] if argument.startswith("-") else argument for argument in rest]
+    after = {value for before, value in pairwise(["", *rest]) if before in ("-c", "--config")}
+    after |= {argument.partition("=")[2] for argument in rest if argument.startswith(("-c=", "--config="))}
+    for value in values:
+        if _is_file(value) and (value in after or not value.endswith(_DATA)):
+            _look(Path(value), trusted, typed, set())
     return rest
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or of characters that none has
+        return False
 
 
 def _look(file: Path, trusted: Sequence[str], typed: set[str], seen: set[Path]) -> None:
@@ -59,10 +72,10 @@ def _look(file: Path, trusted: Sequence[str], typed: set[str], seen: set[Path]) 
         raise InputError(f"trust={content['trust']} in {file}: packages are trusted on the command line, not in a file")
     for text in _texts(content):
         package = text.partition(".")[0]
-        others = [path for path in (file.parent / text, Path(text)) if text.endswith(_FILES) and path.is_file()]
-        if others:
-            _look(others[0], trusted, typed, seen)
-        elif _PATH.fullmatch(text) and text not in typed and package not in trusted and _is_there(package):
+        others = [path for path in (str(file.parent / text), text) if not text.endswith(_DATA) and _is_file(path)]
+        for other in others:
+            _look(Path(other), trusted, typed, seen)
+        if not others and _PATH.fullmatch(text) and text not in typed and package not in trusted and _is_there(package):
             raise InputError(
                 f"{text} comes from {file}, and importing it runs its code: add --trust {package} if you trust that "
                 "package"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -221,7 +222,7 @@ def test_who_watches_gradients_sees_those_of_every_minibatch():
     n_batches = -(-data.train.n_rows // 16)
     assert n_batches > 1
     calls, counting, by_lambda = [], Counting(), []
-    also = pl.callbacks.LambdaCallback(on_after_backward=lambda *_: by_lambda.append(1))
+    also = pl.callbacks.LambdaCallback(on_after_backward=partial(lambda calls, *_: calls.append(1), by_lambda))
     module = DirectMethod(data.shape, [0], protocol)
     hook = module.network.linear[0].weight.register_hook(lambda gradient: calls.append(1))
     fit(module, data, max_epochs=2, callbacks=[counting, also])

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
 from benchmarks import large_log
 from tests.sweeps import ROOT
@@ -48,4 +49,10 @@ def test_a_small_one_is_fitted_whole(tmp_path, capsys):
     assert large_log.main(options) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["features"], found["actions"]) == (300, 4, 2)
-    assert -1 < found["log_likelihood"] < 0
+    assert -1 < found["training_log_likelihood"] < 0
+    for wrong in (["--rows", "300"], ["--whole", "--chunks", "2"]):  # the file is there; nothing is streamed
+        with pytest.raises(SystemExit):
+            large_log.main(["--file", str(tmp_path / "log.parquet"), *wrong])
+    said = capsys.readouterr().err
+    assert "is there, so nothing is written" in said
+    assert "--whole reads no chunks" in said

@@ -139,12 +139,13 @@ def test_a_configuration_file_of_the_commands_for_a_log_imports_nothing_either(n
         assert evil.exists()
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_configuration_file_of_the_trainer_imports_nothing_either(nested, evil, tmp_path, capsys):
-    file = tmp_path / "train.yaml"
+@pytest.mark.parametrize("name", ["train.yaml", "options", "options.csv"])
+@pytest.mark.parametrize("nested", ["", "model.yaml", "model"])
+def test_a_configuration_file_of_the_trainer_imports_nothing_either(nested, name, evil, tmp_path, capsys):
+    file = tmp_path / name
     model = "class_path: evil_parts.Part\n"
-    (tmp_path / "model.yaml").write_text(model)
-    file.write_text("model: model.yaml\n" if nested else f"model:\n  {model}")
+    (tmp_path / (nested or "none")).write_text(model)
+    file.write_text(f"model: {nested}\n" if nested else f"model:\n  {model}")
     call = ["fit", "--data", "MoonsDataModule", "--trainer.max_epochs", "1", "--config", str(file)]
     assert train([*call, "--print_config"]) == 2
     assert "add --trust evil_parts" in capsys.readouterr().err

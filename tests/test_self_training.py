@@ -204,42 +204,35 @@ def test_self_training_repairs_labels_where_classes_are_separated():
     assert wrong < 0.05
 
 
-def test_inconsistency_of_a_linear_model_is_how_many_lie_near_its_boundary():
+def linear(weight, bias):
+    """A module class of one action whose logits are linear: weights ``[m - 1, d]``, biases ``[m - 1]``."""
+
     class Linear(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
+            self.layer = torch.nn.Linear(len(weight[0]), len(weight))
             with torch.no_grad():
-                self.layer.weight.copy_(torch.tensor([[3.0, 4.0]]))
-                self.layer.bias.zero_()
+                self.layer.weight.copy_(torch.tensor(weight))
+                self.layer.bias.copy_(torch.tensor(bias))
 
         def forward(self, x):
-            return self.layer(x)
+            return self.layer(x).view(len(x), 1, len(weight))
 
+    return Linear
+
+
+def test_inconsistency_of_a_linear_model_is_how_many_lie_near_its_boundary():
     distance = torch.tensor([-3.0, -0.4, 0.2, 0.9, 1.1, 5.0])
     x = distance[:, None] * torch.tensor([0.6, 0.8])
-    module = DirectMethod(Shape(2, 1), [0], network=Linear)
+    module = DirectMethod(Shape(2, 1), [0], network=linear([[3.0, 4.0]], [0.0]))
     assert inconsistency(module, x[None], 1.0) == pytest.approx([0.5])
     assert inconsistency(module, x[None], 0.3) == pytest.approx([1 / 6])
 
 
 def test_inconsistency_of_three_outcomes_is_how_many_lie_near_the_next_ones_boundary():
-    class Linear(torch.nn.Module):
-        """Logits of outcomes 1 and 2 against 0: x and 2 x - 3; 0 below x = 0, 1 up to x = 3, then 2."""
-
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 2)
-            with torch.no_grad():
-                self.layer.weight.copy_(torch.tensor([[1.0], [2.0]]))
-                self.layer.bias.copy_(torch.tensor([0.0, -3.0]))
-
-        def forward(self, x):
-            return self.layer(x).view(len(x), 1, 2)
-
+    # logits of outcomes 1 and 2 against 0 are x and 2 x - 3: 0 below x = 0, 1 up to x = 3, then 2
     x = torch.tensor([-2.0, -0.4, 0.2, 1.4, 2.9, 3.4, 6.0])[:, None]
-    module = DirectMethod(Shape(1, 1, 3), [0], network=Linear)
-    assert module.logits(x).argmax(-1).shape == (1, 7, 1)
+    module = DirectMethod(Shape(1, 1, 3), [0], network=linear([[1.0], [2.0]], [0.0, -3.0]))
     assert inconsistency(module, x[None], 0.3) == pytest.approx([2 / 7])
     assert inconsistency(module, x[None], 0.5) == pytest.approx([4 / 7])
 
