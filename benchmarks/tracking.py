@@ -198,8 +198,15 @@ def _token(folder: Path) -> str:
     path = folder / SWEEP_ID
     if path.exists() and not re.fullmatch("[0-9a-f]{8}", path.read_text(encoding="utf-8", errors="replace")):
         path.unlink()  # it names folders: no other content is taken
-    with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:  # of sweeps that start at once, by one
-        file.write(secrets.token_hex(4))
+    if not path.exists():
+        token = secrets.token_hex(4)
+        made = path.with_name(f"{path.name}.{token}")
+        write_text(made, token)
+        with suppress(
+            FileExistsError
+        ):  # of sweeps that start at once one names all: a link is there whole or not at all
+            os.link(made, path)
+        made.unlink()
     return path.read_text(encoding="utf-8")
 
 
