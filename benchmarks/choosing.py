@@ -148,7 +148,7 @@ def _by_fold(score: Tensor) -> NDArray[np.float64]:
     return np.asarray(score.view(-1, N_FOLDS, score.shape[1]))
 
 
-def _chosen(among: pd.DataFrame, rule: str) -> int:
+def chosen_by(among: pd.DataFrame, rule: str) -> int:
     """Of one seed's candidates, from simple to complex, the row that the rule chooses."""
     score = np.array(among["observed_nll" if rule == AUTO else rule].tolist()).T
     place = simplest(score, among["ambiguity"].to_numpy()) if rule == AUTO else score.mean(0).argmin()
@@ -190,7 +190,7 @@ def regrets(folder: Path) -> pd.DataFrame:
             best = among.groupby("seed").nll.min()
             for rule in (AUTO, *_HONEST, "always"):
                 last, by = (among[among.method == method], AUTO) if rule == "always" else (among, rule)
-                places = [_chosen(of_seed, by) for _, of_seed in last.groupby("seed")]
+                places = [chosen_by(of_seed, by) for _, of_seed in last.groupby("seed")]
                 chosen = last.loc[places].set_index("seed").nll
                 rows.append(
                     {

@@ -144,10 +144,12 @@ class ReplicateStopping(pl.Callback):
         self._state, self._snapshot, self._last_epoch = {}, {}, 0
 
     def _save(self, module: StackedParameters, which: Tensor) -> None:
-        if which.any():
-            for name, value in module.replicate_state().items():
-                mask, place = which.view(-1, *[1] * (value.ndim - 1)), self._snapshot[name]
-                torch.where(mask, value.detach(), place, out=place)
+        if not which.any():
+            return
+        everywhere = bool(which.all())  # the usual case, and a copy is cheaper
+        for name, value in module.replicate_state().items():
+            mask, place = which.view(-1, *[1] * (value.ndim - 1)), self._snapshot[name]
+            place.copy_(value.detach()) if everywhere else torch.where(mask, value.detach(), place, out=place)
 
     @override
     def state_dict(self) -> dict[str, Any]:

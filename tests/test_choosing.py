@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.choosing import as_markdown, main, regrets
+from benchmarks.choosing import as_markdown, chosen_by, main, regrets
 from cst_lightning.candidates import simplest
 
 RESULTS = Path(__file__).parents[1] / "results" / "choosing"
@@ -57,6 +57,16 @@ def test_auto_is_nowhere_worse_than_the_backbone_by_more_than_a_standard_error_o
     assert set(auto.dataset) == {"D1", "D2", "D3", "D4", "D5", "scene", "yeast"}
     assert (auto.against_backbone <= auto.backbone_se).all()
     paired = auto[auto.against_backbone > auto.against_backbone_se]  # which the page says plainly
-    ((dataset, cost, error),) = paired[["dataset", "against_backbone", "against_backbone_se"]].to_numpy()
-    assert dataset == "yeast"
+    assert {*zip(paired.dataset, paired.method, strict=True)} == {("yeast", "pl_soft"), ("yeast", "pl_soft_cvat")}
+    cost, error = paired[paired.method == "pl_soft"][["against_backbone", "against_backbone_se"]].to_numpy()[0]
     assert f"**on Yeast it loses {cost:.4f} ± {error:.4f}**" in PAGE.read_text()
+
+
+def test_the_page_counts_how_often_auto_refuses_hard_labels():
+    refused = made = 0
+    for path in RESULTS.glob("*.json"):
+        tried = pd.DataFrame(json.loads(path.read_text())["tried"])
+        among = tried[tried.method.isin(["backbone", "pl", "pl_cvat"])]
+        chosen = [chosen_by(of_seed, "auto") for _, of_seed in among.groupby("seed")]
+        made, refused = made + len(chosen), refused + sum(tried.method[chosen] == "backbone")
+    assert f"with CVAT in {refused} of {made} choices" in PAGE.read_text()
