@@ -9,15 +9,19 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from cst_lightning import InputError
+from cst_lightning.cross_fitting import held_out_probabilities
 from cst_lightning.policy_value import doubly_robust, ips, snips
 
 K = 3
 
 
+def contexts(n, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, K))
+
+
 def world(n, seed=0):
     """Contexts, logging policy, target policy and expected rewards of every action, ``[n, K]`` each."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, K))
+    x = contexts(n, seed)
     logging = np.exp(0.8 * x)
     target = np.exp(-0.5 * x + [0.5, 0, 0])
     expected = 1 / (1 + np.exp(-x @ np.array([[1, 0.5, 0], [0, 1, -0.5], [-1, 0, 1]]) - [0.3, 0, -0.3]))
@@ -56,6 +60,22 @@ def test_intervals_cover_the_truth_as_often_as_they_say(name, level):
     assert abs(np.mean(values) - truth) < 4 * np.std(values, ddof=1) / draws**0.5 + 0.001
     low, high = binom.interval(0.999, draws, level)
     assert low <= covered <= high, covered
+
+
+def test_intervals_cover_with_propensities_that_are_estimated_on_the_log_itself():
+    """As ``evaluate`` estimates them; they are wider than they need be then, so that no upper bound holds."""
+    draws, rng = 100, np.random.default_rng(1)
+    _, target, expected = world(200_000, 99)
+    truth = (target * expected).sum(1).mean()
+    covered = dict.fromkeys(estimators(expected), 0)
+    for seed in range(draws):
+        logging, target, expected = world(500, seed)
+        action, reward = draw(logging, expected, rng)
+        propensity, _ = held_out_probabilities(contexts(500, seed), action, K, 0)
+        for name, estimator in estimators(expected).items():
+            found = estimator(target, action, reward, propensity)
+            covered[name] += found.low <= truth <= found.high
+    assert min(covered.values()) >= binom.ppf(0.001, draws, 0.95), covered
 
 
 def test_standard_errors_are_those_of_repeated_draws():
