@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import platform
@@ -41,6 +42,8 @@ class Display:
         self._path, self._told, self._device = folder / "progress.json", 0.0, device
         self._running: dict[int, dict[str, Any]] = {}
         self._since: dict[int, float] = {}  # when a job was started
+        self._most_running = 0  # at once
+        self._heard: dict[int, float] = {}  # when a job last said how far it is
         self._taken = 0.0  # by the jobs that have ended
         self._setup: dict[int, float] = {}  # of that and of what running jobs take, what compiling takes once
         self.stopped = False  # by Ctrl-C
@@ -80,9 +83,10 @@ class Display:
         if event.kind == "started":
             self._bars[key] = self._progress.add_task(event.job.label, total=1.0, note="")
             self._running[key] = {"job": event.job.label, "doing": "", "share": 0.0, "mib": 0.0}
-            self._since[key] = time.monotonic()
+            self._since[key] = self._heard[key] = time.monotonic()
+            self._most_running = max(self._most_running, len(self._running))
         elif event.kind == "progress":
-            self._shares[key], self._setup[key] = event.share, event.setup
+            self._shares[key], self._setup[key], self._heard[key] = event.share, event.setup, time.monotonic()
             self._running[key] |= {"doing": event.text, "share": event.share, "mib": event.mib}
             note = printable(f"{event.text}, {event.mib:.0f} MiB" if event.mib else event.text)
             self._progress.update(self._bars[key], completed=event.share, note=note)
@@ -144,11 +148,18 @@ class Display:
         if share < _UNTOLD:
             return None
         taken = self._taken + sum(now - self._since[key] for key in self._running)
-        training = max(0.0, 1 - sum(self._setup.values()) / taken) if taken else 1.0
-        longest = max((1 - self._shares[key]) * weight for key, weight in self._weights.items())
-        longest *= training * taken / (share * sum(self._weights.values()))
-        # in the end other workers are idle
-        return max(training * (now - self._start) * (1 - share) / share, longest)
+        training = taken - sum(self._setup.values())  # what compiling took once, the rest will not take
+        rate = max(0.0, training) / (share * sum(self._weights.values()))
+        ends = []
+        for key in self._running:
+            end = rate * (1 - self._shares[key]) * self._weights[key]
+            ends.append(max(end - (now - self._heard[key]), 0.1 * end))  # a fit of one step says nothing for long
+        ends += [0.0] * (self._most_running - len(ends))
+        heapq.heapify(ends)
+        for key, weight in self._weights.items():  # each of the others by the worker that is free first
+            if key not in self._since or (self._shares[key] < 1 and key not in self._running):
+                heapq.heapreplace(ends, ends[0] + rate * weight)
+        return max(ends)
 
     def _left(self) -> str:
         left = self.seconds_left

@@ -40,7 +40,7 @@ def test_the_time_planned_is_about_what_each_committed_run_took(name):
 def epochs_of(job, store):
     """Epochs of each training of a job until its last replicate had stopped."""
     records = {cell.method: store.read(cell) for cell in job.cells}
-    found = [max(result["epochs"] for result in records["backbone"]["results"])]
+    found = [max(result["epochs"] for result in next(iter(records.values()))["results"])]
     for group in student_groups(job.methods):
         for number in range(job.protocol.rounds):
             stopped = [r["rounds"][number]["stopped_epoch"] for method in group for r in records[method]["results"]]
@@ -56,17 +56,17 @@ def share_said(job, epochs, part):
     for cost, n in zip(costs, epochs, strict=True):
         report.begin(SimpleNamespace(name="dm", stage=1))
         if at <= cost * n:
-            epoch = max(1, round(at / cost))
+            epoch = int(at / cost)
             # a replicate improves until the last one has waited long enough
-            left = float("inf") if job.protocol.stopping == "fixed" else min(job.protocol.patience, n - epoch)
+            left = n - epoch if job.protocol.stopping == "fixed" else min(job.protocol.patience, n - epoch)
             return report.share(epoch, n if job.protocol.stopping == "fixed" else 3000, left)
         at -= cost * n
     return 1.0
 
 
-# of the others, "ablation" is told up to 2.6 times too long on two workers, and "quick" compiled while it ran
-@pytest.mark.parametrize("name", ["released", "written", "overlap", "matched"])
-@pytest.mark.parametrize("workers", [1, 2])
+# "quick" compiled while it ran
+@pytest.mark.parametrize("name", ["ablation", "deviations", "matched", "overlap", "released", "written"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name, workers, tmp_path, monkeypatch):
     jobs, seconds = times_of(RESULTS / name)
     store = Store(RESULTS / name)
@@ -80,19 +80,21 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     display = Display(jobs, [estimate_seconds(job) for job in jobs], Console(file=io.StringIO()), tmp_path, "cpu")
-    told = []
+    told, heard = [], {}
     for percent in range(1, 100):
         before, now = now, end * percent / 100
         for job, start, stop in spans:
             if before <= start < now:
                 display.show(Event(job, "started"))
             if start < now < stop:
-                display.show(
-                    Event(job, "progress", "dm", share=share_said(job, epochs[id(job)], (now - start) / (stop - start)))
-                )
+                share = share_said(job, epochs[id(job)], (now - start) / (stop - start))
+                if share != heard.get(id(job)):  # a fit of one step says nothing before its end
+                    display.show(Event(job, "progress", "dm", share=share))
+                heard[id(job)] = share
             elif before < stop <= now:
                 display.show(Event(job, "finished"))
-        told.append(display.seconds_left / (end - now) if display.seconds_left else None)
+        left = display.seconds_left
+        told.append(None if left is None else left / (end - now))
     assert max(told[9:95]) < 2
     assert min(told[9:95]) > 0.5
     assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
