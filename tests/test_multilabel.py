@@ -133,10 +133,12 @@ def on_openml(x, y, test_first):
     return fetch
 
 
+@pytest.mark.parametrize("round_half", [np.floor, np.ceil, np.round])
 @pytest.mark.parametrize(("source", "test_first"), [(YEAST, 917), (SCENE, 0)])
-def test_openml_is_the_second_source_in_libsvms_order(source, test_first, offline, published_files):
+def test_openml_is_the_second_source_in_libsvms_order(source, test_first, round_half, offline, published_files):
     x, y = load_source(source, published_files)
-    rounded = x.round(6)  # as Scene is there
+    half = {np.floor: 0.5, np.ceil: -0.5, np.round: 0.0}[round_half]
+    rounded = round_half(x * 1e6 + half) / 1e6  # as Scene is there, halves up or down
     offline[0].setattr(download, "fetch_openml", on_openml(rounded, y, test_first))
     found = load_source(source)
     assert np.array_equal(found[0], rounded)
@@ -146,7 +148,7 @@ def test_openml_is_the_second_source_in_libsvms_order(source, test_first, offlin
 def test_other_content_on_openml_is_refused(offline, published_files):
     x, y = load_source(YEAST, published_files)
     other_x, other_y = x.copy(), y.copy()
-    other_x[100, 7] += 0.02
+    other_x[100, 7] += 0.002
     other_y[100, 7] ^= 1
     for content, what in (((other_x, y), "features"), ((x, other_y), "labels"), ((x[:, ::-1], y), "features")):
         offline[0].setattr(download, "fetch_openml", on_openml(*content, 917))
