@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import wandb
 
 _INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
-_CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least
+_CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
@@ -84,12 +84,17 @@ class Tracker:
         if event.kind in ("point", "recorded", "failed"):
             self._inbox.put((event.job, event.kind, event.text, event.point))
 
+    def tell_all(self, events: Sequence[Event]) -> None:
+        """Hand over several, in their order."""
+        for event in events:
+            self.tell(event)
+
     def close(self, *, complete: bool) -> list[str]:
         """End the logging and say what a person must know; ``complete`` sends the summary of the sweep too."""
         begun = time.monotonic()
-        server = max(_CLOSE_S, _CLOSE_SHARE * (begun - self._start))
-        self._inbox.put((complete, server))
-        limit = _WRITE_S + (server + _init_timeout() + _WRITE_S if self._online.value else 0)
+        share = _CLOSE_SHARE * (begun - self._start)
+        self._inbox.put((complete, share))
+        limit = _WRITE_S + (max(_CLOSE_S, share) + _init_timeout() + _WRITE_S if self._online.value else 0)
         said: list[str] = []
         with suppress(queue.Empty, KeyboardInterrupt):
             while not said and time.monotonic() - begun < limit and self._process.is_alive():
@@ -174,13 +179,12 @@ def _track(
         except queue.Empty:
             if parent is not None and parent.is_alive():
                 continue
-            message = (False, 0.0)  # the sweep was killed
+            message = (False, None)  # the sweep was killed
         if len(message) == 2:
             break
         session.take(*message)
         online.value = online.value or session.mode == "online"
-    complete, limit = message
-    session.finish(complete, limit)
+    session.finish(*message)
     outbox.put(session.said() or [""])
 
 
@@ -223,7 +227,7 @@ class _Session:
     jobs: Sequence[Job]
     mode: str = ""
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
-    ending: list[Thread] = field(default_factory=list)
+    ending: list[tuple[float, Thread]] = field(default_factory=list)  # and since when
     problems: list[str] = field(default_factory=list)
     rest: Tracker | None = None  # of what is logged offline since the server failed
     kept: dict[str, list[Event]] = field(default_factory=dict)  # what online runs were told, until the server has it
@@ -251,7 +255,7 @@ class _Session:
             except Exception as error:
                 self._failed(error)
                 if self.rest is not None and cell.key not in self.open:  # it could not be started
-                    self._tell_rest(cell.key)
+                    self.rest.tell_all(self.kept.pop(cell.key, []))
 
     def _concerns(self, cell: Cell, kind: str, text: str, point: Point | None) -> bool:
         """Whether a message of a job, of all its cells, says something of this one."""
@@ -262,32 +266,42 @@ class _Session:
             return cell.key in self.open or (record is not None and record["status"] == "failed")
         return text == cell.method
 
-    def _tell_rest(self, key: str) -> None:
-        for event in self.kept.pop(key, []):  # a thread may just have heard that the server has them
-            self.rest.tell(event)  # type: ignore[union-attr]
+    def finish(self, complete: bool, share: float | None) -> None:
+        """End what is open, send the sweep's summary, and wait for the server.
 
-    def finish(self, complete: bool, limit: float) -> None:
-        """End what is open, send the sweep's summary, and wait ``limit`` seconds for the server."""
-        deadline = time.monotonic() + limit
+        It gets ``share`` seconds where it was in trouble or is slow to answer, and ``_CLOSE_S`` at least where it is
+        well; None where nobody waits for the end.
+        """
         for key in list(self.open):
             self._end(key, exit_code=1)
-        if complete and self.rest is None:
+        if self.mode == "online" and self._is_slow():
+            self._go_offline()  # the summary too: a run would not be started
+        elif complete and self.rest is None:
             try:
                 self._summary()
             except _ElsewhereError:
                 pass
             except Exception as error:
                 self._failed(error)
-            deadline = time.monotonic() + limit
-        for thread in self.ending:
+        least = 0 if share is None or self.problems or self.rest is not None else _CLOSE_S
+        deadline = time.monotonic() + max(least, share or 0.0)
+        for _, thread in self.ending:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if self.mode == "online" and self.kept and limit:
+        if self.mode == "online" and self.kept and share is not None:
             # W&B writes a short run's log when it ends, and these have not ended: all of it is logged again
-            self.rest = self.rest or Tracker(self.jobs, replace(self.settings, mode="offline"))
             for key in list(self.kept):
-                self._tell_rest(key)
+                self._go_offline().tell_all(self.kept.pop(key, []))  # a thread may just have heard that it has them
         if self.rest is not None:
             self.rest_said = self.rest.close(complete=complete and not self.has_summary)
+
+    def _is_slow(self) -> bool:
+        """Whether the server has not taken the end of a run for as long as the sweep's own end would wait for it."""
+        return any(thread.is_alive() and time.monotonic() - since > _CLOSE_S for since, thread in self.ending)
+
+    def _go_offline(self) -> Tracker:
+        """The process that logs the rest on this machine."""
+        self.rest = self.rest or Tracker(self.jobs, replace(self.settings, mode="offline"))
+        return self.rest
 
     def said(self) -> list[str]:
         """What a person must know at the end."""
@@ -342,7 +356,7 @@ class _Session:
         if key in self.open:
             thread = Thread(target=self._finish_run, args=(key, self.open.pop(key), exit_code), daemon=True)
             thread.start()
-            self.ending.append(thread)
+            self.ending.append((time.monotonic(), thread))
 
     def _finish_run(self, key: str, run: wandb.Run, exit_code: int) -> None:
         folder = Path(run.dir).parent
@@ -406,7 +420,7 @@ class _Session:
             if self.mode == "online":  # W&B keeps the id for the run that failed, so another process has to go on
                 for left in set((settings.folder / "wandb").glob(f"run-*-{run_id}")) - before:
                     shutil.rmtree(left, ignore_errors=True)
-                self.rest = self.rest or Tracker(self.jobs, replace(settings, mode="offline"))
+                self._go_offline()
             raise
         if self.mode == "online":
             write_text(Path(run.dir).parent / _ADDRESS, run.path)

@@ -161,6 +161,31 @@ def test_a_worker_that_is_killed_once_is_tried_again_and_its_record_says_why(clu
     assert ["ZeroDivisionError" in text for text in failed["provenance"]["failures_before"]] == [True, True]
 
 
+def test_a_node_without_memory_fails_its_job_and_the_other_nodes_go_on(cluster, waiting, tmp_path, monkeypatch):
+    """The second of two nodes takes its memory for full, and ends each worker; then the job runs on the first."""
+    cluster.remove_node(next(iter(cluster.worker_nodes)))
+    with monkeypatch.context() as patched:
+        patched.setenv("RAY_memory_usage_threshold", "0.001")
+        full = cluster.add_node(**cluster.spare_node)
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "tests.parts.Waiting", "tests.parts.AlsoWaiting"]
+
+    def go_on():
+        wait_until(lambda: list(tmp_path.glob("cells/*.failed.json")))
+        (waiting / "go").touch()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path)]) == 1
+    thread.join()
+    cluster.remove_node(full)
+    cluster.add_node(**cluster.spare_node)
+    found = sorted(records(tmp_path).values(), key=lambda record: record["status"])
+    assert [record["status"] for record in found] == ["failed", "finished"]
+    assert found[0]["error"].splitlines()[-1] == "the worker was ended because its node ran out of memory"
+    assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path)]) == 0
+    assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
+
+
 @RAY
 def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")  # of the machine's memory: it is always above that

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from scipy import stats
@@ -318,3 +319,28 @@ def test_a_full_disk_under_wandb_is_told_and_harms_nothing(tmp_path):
     assert "No space left on device" in said
     assert "Traceback" not in said
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+
+
+class Pending:
+    """The end of a run that the server does not take."""
+
+    def is_alive(self):
+        return True
+
+    def join(self, timeout):
+        self.waited = timeout
+
+
+@pytest.mark.parametrize(
+    ("problems", "since", "seconds"), [([], 0, 20), (["refused"], 0, 4), ([], 30, 4)], ids=["well", "refused", "slow"]
+)
+def test_a_server_in_trouble_is_waited_for_a_share_of_the_sweep_alone(problems, since, seconds, tmp_path, monkeypatch):
+    left = SimpleNamespace(close=lambda complete: ["logged offline"])
+    monkeypatch.setattr(tracking, "Tracker", lambda jobs, settings: left)
+    ending = Pending()
+    settings = Tracking("online", "project", None, (), tmp_path)
+    session = tracking._Session(settings, "token", [], "online", problems=problems)
+    session.ending.append((time.monotonic() - since, ending))
+    session.finish(complete=False, share=4.0)
+    assert ending.waited == pytest.approx(seconds, abs=1)
+    assert session.rest_said == (["logged offline"] if since else [])
