@@ -2,7 +2,7 @@
 
 The sweep hands messages over and goes on: what W&B does, or fails to do, cannot stop it, and at the end
 it waits a bounded time. A cell's run has an identity of its own, so a resumed sweep goes on in the same runs.
-Where a run cannot be started online, it and all later ones are logged offline, by a second such process.
+Where a run cannot be started online, it and all later ones are logged offline at the end, by a second such process.
 """
 
 from __future__ import annotations
@@ -83,11 +83,6 @@ class Tracker:
         """Hand over what concerns W&B."""
         if event.kind in ("point", "recorded", "failed"):
             self._inbox.put((event.job, event.kind, event.text, event.point))
-
-    def tell_all(self, events: Sequence[Event]) -> None:
-        """Hand over several, in their order."""
-        for event in events:
-            self.tell(event)
 
     def close(self, *, complete: bool) -> list[str]:
         """End the logging and say what a person must know; ``complete`` sends the summary of the sweep too."""
@@ -229,7 +224,7 @@ class _Session:
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
     ending: list[tuple[float, Thread]] = field(default_factory=list)  # and since when
     problems: list[str] = field(default_factory=list)
-    rest: Tracker | None = None  # of what is logged offline since the server failed
+    given_up: bool = False  # a run could not be started: the others are logged offline, at the end
     kept: dict[str, list[Event]] = field(default_factory=dict)  # what online runs were told, until the server has it
     rest_said: list[str] = field(default_factory=list)
     has_summary: bool = False  # the server
@@ -242,11 +237,10 @@ class _Session:
             if cell.key in self.elsewhere or not self._concerns(cell, kind, text, point):
                 continue
             event = Event(replace(job, methods=(cell.method,)), kind, text, point=point)  # type: ignore[arg-type]
-            if self.rest is not None and cell.key not in self.kept:
-                self.rest.tell(event)
-                continue
             if self.mode != "offline":
                 self.kept.setdefault(cell.key, []).append(event)
+            if self.given_up and cell.key not in self.open:
+                continue
             try:
                 self._take(cell, kind, text, point)
             except _ElsewhereError:
@@ -254,8 +248,6 @@ class _Session:
                 self.kept.pop(cell.key, None)
             except Exception as error:
                 self._failed(error)
-                if self.rest is not None and cell.key not in self.open:  # it could not be started
-                    self.rest.tell_all(self.kept.pop(cell.key, []))
 
     def _concerns(self, cell: Cell, kind: str, text: str, point: Point | None) -> bool:
         """Whether a message of a job, of all its cells, says something of this one."""
@@ -270,38 +262,39 @@ class _Session:
         """End what is open, send the sweep's summary, and wait for the server.
 
         It gets ``share`` seconds where it was in trouble or is slow to answer, and ``_CLOSE_S`` at least where it is
-        well; None where nobody waits for the end.
+        well; None where the sweep was killed, and what is not told is left to the next one.
         """
         for key in list(self.open):
             self._end(key, exit_code=1)
-        if self.mode == "online" and self._is_slow():
-            self._go_offline()  # the summary too: a run would not be started
-        elif complete and self.rest is None:
+        self.given_up |= self.mode == "online" and self._is_slow()
+        if complete and not self.given_up:
             try:
                 self._summary()
             except _ElsewhereError:
                 pass
             except Exception as error:
                 self._failed(error)
-        least = 0 if share is None or self.problems or self.rest is not None else _CLOSE_S
-        deadline = time.monotonic() + max(least, share or 0.0)
+        if share is None:
+            return
+        rest = self._offline() if self.given_up else None  # it starts while the others wait
+        deadline = time.monotonic() + (share if self.problems or self.given_up else max(_CLOSE_S, share))
         for _, thread in self.ending:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if self.mode == "online" and self.kept and share is not None:
+        if self.mode == "online" and self.kept:
             # W&B writes a short run's log when it ends, and these have not ended: all of it is logged again
+            rest = rest or self._offline()
             for key in list(self.kept):
-                self._go_offline().tell_all(self.kept.pop(key, []))  # a thread may just have heard that it has them
-        if self.rest is not None:
-            self.rest_said = self.rest.close(complete=complete and not self.has_summary)
+                for event in self.kept.pop(key, []):  # a thread may just have heard that the server has them
+                    rest.tell(event)
+        if rest is not None:
+            self.rest_said = rest.close(complete=complete and not self.has_summary)
+
+    def _offline(self) -> Tracker:
+        return Tracker(self.jobs, replace(self.settings, mode="offline"))
 
     def _is_slow(self) -> bool:
         """Whether the server has not taken the end of a run for as long as the sweep's own end would wait for it."""
         return any(thread.is_alive() and time.monotonic() - since > _CLOSE_S for since, thread in self.ending)
-
-    def _go_offline(self) -> Tracker:
-        """The process that logs the rest on this machine."""
-        self.rest = self.rest or Tracker(self.jobs, replace(self.settings, mode="offline"))
-        return self.rest
 
     def said(self) -> list[str]:
         """What a person must know at the end."""
@@ -420,7 +413,7 @@ class _Session:
             if self.mode == "online":  # W&B keeps the id for the run that failed, so another process has to go on
                 for left in set((settings.folder / "wandb").glob(f"run-*-{run_id}")) - before:
                     shutil.rmtree(left, ignore_errors=True)
-                self._go_offline()
+                self.given_up = True
             raise
         if self.mode == "online":
             write_text(Path(run.dir).parent / _ADDRESS, run.path)

@@ -82,12 +82,19 @@ class Waiting(DirectMethod):
     name = "waiting"
 
     def prepare(self, feedback):
-        folder = Path(os.environ["WAITING"])
-        handle, _ = tempfile.mkstemp(prefix="begun-", dir=folder)
-        os.write(handle, str(os.getpid()).encode())
-        os.close(handle)
-        while not (folder / "go").exists():
-            time.sleep(0.05)
+        _wait_in(os.environ["WAITING"], str(os.getpid()))
+
+
+def _wait_in(folder, text):
+    handle, _ = tempfile.mkstemp(prefix="begun-", dir=folder)
+    os.write(handle, text.encode())
+    os.close(handle)
+    while not Path(folder, "go").exists():
+        time.sleep(0.05)
+
+
+def _in_a_worker():
+    return multiprocessing.parent_process() is not None or Path(sys.argv[0]).name == "default_worker.py"  # Ray's
 
 
 class AlsoWaiting(Waiting):
@@ -176,6 +183,15 @@ class OneNaN(DirectMethod):
         )
 
 
+class WaitingCoins(Coins):
+    """Says in the folder ``WAITING`` which GPUs the worker sees that draws it, and goes on when ``go`` is there."""
+
+    def draw(self):
+        if _in_a_worker():
+            _wait_in(os.environ["WAITING"], os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        return super().draw()
+
+
 class FlakyCoins(Coins):
     """Kills the worker that draws it, once."""
 
@@ -184,10 +200,7 @@ class FlakyCoins(Coins):
         self.marker = Path(tempfile.gettempdir(), f"cst-flaky-{token}")
 
     def draw(self):
-        is_worker = (
-            multiprocessing.parent_process() is not None or Path(sys.argv[0]).name == "default_worker.py"
-        )  # Ray's
-        if is_worker and not self.marker.exists():
+        if _in_a_worker() and not self.marker.exists():
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().draw()

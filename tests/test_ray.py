@@ -161,6 +161,30 @@ def test_a_worker_that_is_killed_once_is_tried_again_and_its_record_says_why(clu
     assert ["ZeroDivisionError" in text for text in failed["provenance"]["failures_before"]] == [True, True]
 
 
+def test_jobs_of_half_a_gpu_share_one_and_jobs_without_one_see_none(cluster, waiting, tmp_path):
+    """Ray takes the node's word for its GPU; where CUDA finds none, the record says so."""
+    node = cluster.add_node(**cluster.spare_node | {"num_cpus": 2, "num_gpus": 1})
+    arguments = ["--datasets", "tests.parts.WaitingCoins", "--backbones", "dm", "tests.parts.Plain", *SHORT]
+    on = [*on_ray(cluster, *arguments), "--seeds", "0", "--methods", "backbone"]
+    for gpus, seen in ((["--gpus-per-job", "0.5"], ["0", "0"]), ([], ["", ""])):
+
+        def go_on():
+            wait_until(lambda: n_begun(waiting) == 2)  # both at once
+            (waiting / "go").touch()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        folder = tmp_path / str(len(gpus))
+        assert main([*on, *gpus, "--out", str(folder)]) == bool(gpus)
+        thread.join()
+        assert [path.read_text() for path in waiting.glob("begun-*")] == seen
+        for path in waiting.iterdir():
+            path.unlink()
+        errors = [record.get("error", "") for record in records(folder).values()]
+        assert all(("gpu" in error.lower()) == bool(gpus) for error in errors)
+    cluster.remove_node(node)
+
+
 def test_a_node_without_memory_fails_its_job_and_the_other_nodes_go_on(cluster, waiting, tmp_path, monkeypatch):
     """The second of two nodes takes its memory for full, and ends each worker; then the job runs on the first."""
     cluster.remove_node(next(iter(cluster.worker_nodes)))
