@@ -274,8 +274,11 @@ class _Session:
                 pass
             except Exception as error:
                 self._failed(error)
-        if share is None:
-            return
+        if share is not None:
+            self._wait(complete, share)
+
+    def _wait(self, complete: bool, share: float) -> None:
+        """Wait for the server, and log offline what it does not have by then."""
         rest = self._offline() if self.given_up else None  # it starts while the others wait
         deadline = time.monotonic() + (share if self.problems or self.given_up else max(_CLOSE_S, share))
         for _, thread in self.ending:

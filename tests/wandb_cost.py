@@ -1,7 +1,7 @@
 """What W&B costs a sweep, well and in trouble: ``python -m tests.wandb_cost``, for docs/how-to/wandb.md.
 
-The same sweep without W&B, offline, and online against the server on loopback, which is well, refuses the key, or answers
-with errors or not at all from a third of the way on. For each: when the jobs had ended, and when the command had.
+The same sweep without W&B, offline, and online against the server on loopback, which is well, refuses the key, or
+answers with errors or not at all from a third of the way on. For each: when the jobs had ended, and the command.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from threading import Timer
 
 from tests.wandb_server import KEY, serving
 
-SWEEP = "--protocol matched --datasets D1 D2 --backbones dm udm --seeds 0..9 --workers 2".split()
+SWEEP = ["--protocol", "matched", "--datasets", "D1", "D2", "--backbones", "dm", "udm", "--seeds", "0..9"]
+SWEEP += ["--workers", "2"]
 FAULTS = {"disabled": "", "offline": "", "well": "", "wrong key": "401", "errors": "500", "no answer": "hang"}
 
 
