@@ -6,6 +6,7 @@ scikit-learn learner's models.
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,8 +35,20 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _OURS = "cst_lightning"
-#: types of scikit-learn's models that skops does not know for harmless: none of them runs anything when it is read
-_SKLEARN = ("sklearn.", f"{_OURS}.", "functools.partial")
+#: what fitted models of scikit-learn hold besides estimators, and skops does not know for harmless
+_HELD = {
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.gaussian_process.kernels.ConstantKernel",
+    "sklearn.gaussian_process.kernels.Product",
+    "sklearn.gaussian_process.kernels.RBF",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.tree._tree.Tree",
+    "sklearn.utils._bunch.Bunch",
+}
 
 
 def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
@@ -181,12 +195,27 @@ def _read_module(
 
 
 def _read_learner(file: Path, trust: Sequence[str]) -> Any:
-    skops, trusted = _skops(), (*_SKLEARN, *(f"{package}." for package in trust))
+    skops = _skops()
     types = skops.get_untrusted_types(file=file)
-    strange = [name for name in types if not name.startswith(trusted)]
+    strange = [name for name in types if name.partition(".")[0] not in trust and not _only_keeps(name)]
     if strange:
         raise InputError(f"{file} names {strange[0]}, which is not trusted: pass trust=[its package] if you know it")
     return skops.load(file, trusted=types)
+
+
+def _only_keeps(name: str) -> bool:
+    """Whether it is a class that does nothing but keep what it is given, since skops calls whatever a file names.
+
+    Such are estimators of scikit-learn and of this package, and what they hold; a function never is.
+    """
+    module, _, own = name.rpartition(".")
+    if name in _HELD or module.partition(".")[0] not in ("sklearn", _OURS):
+        return name in _HELD
+    try:
+        part = getattr(importlib.import_module(module), own)
+    except (ImportError, AttributeError):
+        return False
+    return isinstance(part, type) and issubclass(part, BaseEstimator)
 
 
 def _skops() -> Any:

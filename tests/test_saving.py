@@ -1,11 +1,19 @@
 """Models of the estimator, kept and brought back."""
 
+import io
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
+import skops.io
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
 from tests.classifiers import QUICK, make_log
@@ -82,6 +90,43 @@ def test_a_method_of_ones_own_is_chosen_like_the_others_and_kept(tmp_path):
         CounterfactualClassifier.load(tmp_path / "model")
     again = CounterfactualClassifier.load(tmp_path / "model", trust=["tests"])
     assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("sklearn.utils._testing", "assert_run_python_script_without_output"),
+        ("sklearn.datasets", "fetch_openml"),
+        ("sklearn.tree", "export_text"),
+        ("cst_lightning.__main__", "main"),
+        ("os", "system"),
+    ],
+)
+def test_a_learner_calls_no_function_that_its_file_names(module, name, tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(base=LogisticRegression(), method="backbone", n_models=1).fit(x, action, outcome)
+    model.save(tmp_path / "model")
+    assert np.array_equal(CounterfactualClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
+    marker = tmp_path / "marker"
+    calls = json.loads(
+        zipfile.ZipFile(io.BytesIO(skops.io.dumps((f"open({str(marker)!r}, 'w')",)))).read("schema.json")
+    )
+    schema = {"__class__": name, "__module__": module, "__loader__": "ConstructorFromReduceNode", "content": calls}
+    with zipfile.ZipFile(tmp_path / "model" / "learners" / "0-0.skops", "w") as file:
+        file.writestr("schema.json", json.dumps(schema | {"protocol": 2, "_skops_version": skops.__version__}))
+    with pytest.raises(InputError, match=rf"names {module}.{name}, which is not trusted"):
+        CounterfactualClassifier.load(tmp_path / "model")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "base", [GaussianNB(), MLPClassifier(max_iter=5), KNeighborsClassifier(), RandomForestClassifier(3)]
+)
+def test_learners_of_all_kinds_come_back(base, tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(base=base, method="backbone", n_models=1).fit(x, action, outcome)
+    model.save(tmp_path / "model")
+    assert np.array_equal(CounterfactualClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
 
 
 def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
