@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytorch_lightning as pl
@@ -24,10 +24,19 @@ from benchmarks.store import replace_file
 from cst_lightning.catalogue import backbones
 from cst_lightning.errors import InputError
 from cst_lightning.stacked import StackedModule
-from cst_lightning.trust import trusted_files
+from cst_lightning.trust import importing_only, packages_typed, refused, split_trust
 from datamodules.catalogue import data_modules
 
-_OURS = ("cst_lightning", "datamodules", "benchmarks", "pytorch_lightning", "torch")
+_OURS = ("cst_lightning", "datamodules", "benchmarks", "pytorch_lightning", "torch.nn", "torch.optim")
+
+
+class _Parser(LightningArgumentParser):
+    @override
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say of an import that was refused what to type; the parser of a subcommand hands it on to the whole one's."""
+        if isinstance(ex, InputError):
+            raise ex
+        raise refused(message) or super().error(message, ex)
 
 
 class _CLI(LightningCLI):
@@ -87,19 +96,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # a checkpoint executes nothing, whatever Lightning asks for
     try:
-        typed = trusted_files(sys.argv[1:] if arguments is None else arguments, _OURS)
+        typed, trusted = split_trust(sys.argv[1:] if arguments is None else arguments)
         backbones(), data_modules()  # importing a class is what makes its name known
-        _CLI(
-            StackedModule,
-            pl.LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            auto_configure_optimizers=False,
-            seed_everything_default=False,  # every replicate draws from its own seed
-            trainer_defaults={"accelerator": "cpu", "log_every_n_steps": 1},
-            args=typed,
-            parser_kwargs={"prog": "python -m benchmarks.train", "description": __doc__},
-        )
+        with importing_only([*_OURS, *trusted, *packages_typed(typed)]):
+            _CLI(
+                StackedModule,
+                pl.LightningDataModule,
+                parser_class=_Parser,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                auto_configure_optimizers=False,
+                seed_everything_default=False,  # every replicate draws from its own seed
+                trainer_defaults={"accelerator": "cpu", "log_every_n_steps": 1},
+                args=typed,
+                parser_kwargs={"prog": "python -m benchmarks.train", "description": __doc__},
+            )
     except ValueError as error:
         reason = _reason(error)
         if reason is None:

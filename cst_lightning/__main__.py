@@ -6,7 +6,8 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -14,7 +15,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
 from cst_lightning.option_errors import explain
-from cst_lightning.trust import trusted_files
+from cst_lightning.trust import importing_only, not_trusted, packages_typed, refused, split_trust
 
 _OURS = ("cst_lightning",)
 _LONG = 300  # characters of a message
@@ -40,14 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = parser()
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
-        without = trusted_files(typed, _OURS)
-        # to a model it says the same, and fit has no other use for it
-        parsed = whole.parse_args(_with_lists(without if typed[:1] in (["fit"], ["diagnose"]) else typed))
+        without, trusted = split_trust(typed)
+        packages = {*_OURS, *trusted, *packages_typed(without)}
+        with importing_only(packages):
+            # a model takes it as an option of its own, and the others have no other use for it
+            parsed = whole.parse_args(_with_lists(without if typed[:1] in (["fit"], ["diagnose"]) else typed))
+        _check_named(parsed[parsed["subcommand"]].as_dict(), trusted, packages)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (ArgumentError, UnicodeDecodeError) as error:
-        said = explain(error, dashes=False)
+        said = str(refused(str(error)) or explain(error, dashes=False))
         print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)
         return 2
     name = parsed["subcommand"]
@@ -68,6 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"error: {said}" if of_option else f"error: {data}: {said}", file=sys.stderr)
             return 2
     return 0
+
+
+def _check_named(options: dict[str, Any], trusted: Sequence[str], packages: Collection[str]) -> None:
+    """Refuse what a file names and nobody typed: packages to trust, and the classes that a fit would import."""
+    given = options.get("trust") or []
+    for package in [given] if isinstance(given, str) else given:
+        if package not in trusted:
+            raise InputError(f"trust={package}: packages are trusted on the command line, not in a file")
+    for name in ("backbone", "method", "selection"):
+        path = str(options.get(name) or "")
+        if "." in path and path.partition(".")[0] not in packages:
+            raise not_trusted(path)
 
 
 def _with_lists(arguments: Sequence[str]) -> list[str]:

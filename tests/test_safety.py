@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,15 @@ class Payload:
         return os.mkdir, (str(self.marker),)
 
 
-def test_a_checkpoint_executes_nothing(tmp_path):
+def test_a_checkpoint_executes_nothing(evil, tmp_path):
     torch.save({"state_dict": {}, "hyper_parameters": Payload(tmp_path / "marker")}, tmp_path / "model.ckpt")
     (tmp_path / "plain.ckpt").write_bytes(pickle.dumps(Payload(tmp_path / "marker")))
+    for name in ("_instantiator", "_class_path"):
+        asks = {"state_dict": {}, "hyper_parameters": {name: "evil_parts.Part", "shape": {}}}
+        torch.save(asks | {"pytorch-lightning_version": "2.6.6"}, tmp_path / f"{name}.ckpt")
+        with suppress(Exception):
+            DirectMethod.load_from_checkpoint(tmp_path / f"{name}.ckpt", weights_only=True)
+        assert not evil.exists()
     for name in ("model.ckpt", "plain.ckpt"):
         with pytest.raises(pickle.UnpicklingError):
             DirectMethod.load_from_checkpoint(tmp_path / name, weights_only=True)
@@ -132,11 +139,56 @@ def test_a_configuration_file_of_the_commands_for_a_log_imports_nothing_either(n
     call += ["--out", str(tmp_path / "m")]
     assert log_main([*call, "--config", str(file)]) == 2
     said = capsys.readouterr().err
-    assert ("trusted on the command line" if more else "add --trust evil_parts") in said
+    assert ("trust" if more else "add --trust evil_parts") in said
     assert not evil.exists()
     if not more:
         log_main([*call, "--config", str(file), "--trust", "evil_parts"])
         assert evil.exists()
+
+
+def test_a_configuration_file_cannot_say_whom_to_trust(evil, tmp_path, capsys):
+    file = tmp_path / "predict.yaml"
+    file.write_text("trust: [evil_parts]\n")
+    call = ["predict", "--model", str(tmp_path), "--data", "new.csv", "--out", str(tmp_path / "p.csv")]
+    assert log_main([*call, "--config", str(file)]) == 2
+    assert "trust=evil_parts: packages are trusted on the command line, not in a file" in capsys.readouterr().err
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: '{class_path: evil_parts.Part}'",
+        "model: nested.csv",
+        "model:\n  class_path: evil_parts.Part\ntrainer:\n  default_root_dir: 2024-13-45",
+        "model:\n  class_path: DirectMethod\n  init_args:\n    network: evil_parts.Part",
+        "trainer:\n  callbacks: evil_parts.Part",
+        "trainer:\n  callbacks: !!set {evil_parts.Part}",
+        "data: evil_parts.Part",
+        "optimizer: evil_parts.Part",
+    ],
+)
+def test_no_way_of_writing_a_configuration_leads_around_it(text, evil, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("nested.csv").write_text("class_path: evil_parts.Part\n")
+    Path("evil_parts.Part").write_text("a file of that name beside it")
+    Path("train.yaml").write_text(text + "\n")
+    model = [] if text.startswith("model") else ["--model", "DirectMethod"]
+    data = [] if text.startswith("data") else ["--data", "MoonsDataModule"]
+    with suppress(SystemExit):
+        train(["fit", "--config", "train.yaml", *model, *data, "--print_config"])
+    assert not evil.exists(), capsys.readouterr()
+
+
+def test_a_date_that_is_none_does_not_hide_a_class_path(evil, tmp_path, capsys):
+    x, action, outcome = make_log()
+    x.assign(price=action, bought=outcome).to_csv(tmp_path / "log.csv", index=False)
+    file = tmp_path / "fit.yaml"
+    file.write_text("backbone: evil_parts.Part\nencoding: 2024-13-45\n")
+    call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought"]
+    assert log_main([*call, "--config", str(file), "--encoding", "utf-8", "--out", str(tmp_path / "m")]) == 2
+    assert "add --trust evil_parts" in capsys.readouterr().err
+    assert not evil.exists()
 
 
 @pytest.mark.parametrize("name", ["train.yaml", "options", "options.csv"])
