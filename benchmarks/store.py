@@ -26,20 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.grid import Cell, digest
+from benchmarks.record_shape import is_record
 from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
 ASIDE = "set-aside"
 FAILED = ".failed.json"
 _LONGEST_NAME = 150  # of a record's file, without its key
-#: what everything that reads a record counts on, by its status; records of older versions have it too
-_SHAPE: dict[str, dict[str, type]] = {
-    "finished": {"metrics": list, "results": list, "oracle": bool},
-    "failed": {"error": str},
-}
-_OF_ALL: dict[str, type] = {"identity": dict, "protocol": dict, "overrides": dict, "provenance": dict}
-_OF_IDENTITY: dict[str, type] = {"dataset": str, "backbone": str, "method": str, "seeds": list}
-_OF_RESULT: dict[str, type] = {"seed": int, "metrics": dict, "floor": dict}
 
 
 class OutputError(OSError):
@@ -179,18 +172,11 @@ def _no_number(text: str) -> NoReturn:
 
 def _fault(record: Any) -> str:
     """What is wrong with the content of a file, if anything."""
-    if not _has(record, {"status": str, **_OF_ALL}) or not _has(record["identity"], _OF_IDENTITY):
+    if not isinstance(record, dict) or not isinstance(record.get("identity"), dict):
         return "no record of a cell"
     if record.get("checksum", checksum(record)) != checksum(record):
         return "damaged: its checksum is not that of its content"
-    if not _has(record, _SHAPE.get(record["status"], {"": str})):
-        return "no record of a cell that this version knows"
-    results = record["results"] if record["status"] == "finished" else []
-    return "" if all(_has(result, _OF_RESULT) for result in results) else "no record of a cell"
-
-
-def _has(value: Any, shape: Mapping[str, type]) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in shape.items())
+    return "" if is_record(record) else "no record of a cell that this version knows"
 
 
 def _better(one: Record | None, other: Record | None) -> Record | None:

@@ -29,12 +29,22 @@ def record(of, values, oracle=False, status="finished"):
             "metrics": {} if value is None else {"nll": value},
             "floor": {"nll": 0.4},
             "constant": {"nll": 1.4},
+            "status": "finished" if value is not None else "failed",
+            "failed_in": None if value is not None else "backbone",
+            "epochs": 1,
+            "cvat_weight": None,
+            "backbone_weight": None,
+            "by_weight": {},
+            "reliability": None,
+            "rounds": [],
         }
         for seed, value in zip(of.seeds, values, strict=True)
     ]
+    made = {"finished": "2026-01-01T00:00:00+00:00", "git_commit": "unknown"}
     return {
         "identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x",
-        "protocol": of.protocol.to_dict(), "overrides": {}, "metrics": ["nll"], "provenance": {},
+        "protocol": of.protocol.to_dict(), "overrides": {}, "metrics": ["nll"], "provenance": made,
+        "selection": None, "curves": [], "data": {},
     }  # fmt: skip
 
 

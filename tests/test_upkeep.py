@@ -10,6 +10,7 @@ import pytest
 from benchmarks.cutting import cut
 from benchmarks.job import Settings, run_job
 from benchmarks.parts import Parts
+from benchmarks.report import write_tables
 from benchmarks.store import Store, checksum, examine, sealed
 from benchmarks.sweep import main
 from tests.sweeps import TINY, numbers, records, start
@@ -187,6 +188,31 @@ def test_no_content_of_a_file_is_more_than_a_fault(tmp_path, text):
     found, fault = examine(path)
     assert found is None
     assert fault
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: record["provenance"].pop("finished"),
+        lambda record: record["protocol"].pop("name"),
+        lambda record: record["protocol"].update(selection=1),
+        lambda record: record["results"][0]["metrics"].update(nll="x"),
+        lambda record: record["results"][0].pop("epochs"),
+        lambda record: record["results"].append({}),
+        lambda record: record["identity"].update(seeds=["a"]),
+        lambda record: record["curves"].append({"epoch": 1}),
+        lambda record: record.update(metrics=[["nll"]]),
+    ],
+)
+def test_a_sealed_record_that_lacks_what_tables_need_is_a_fault_and_no_crash(damage, tmp_path):
+    store, content = Store(tmp_path), sealed(record(cell(), [1, 2, 3]))
+    damage(content)
+    for one in (cell(), cell("backbone")):
+        store.write(one, record(one, [1, 2, 3]))
+    store.path(cell()).write_text(json.dumps(sealed(content)))
+    ((path, fault),) = store.faults()
+    assert (path, fault) == (store.path(cell()), "no record of a cell that this version knows")
+    write_tables(store)
 
 
 def test_a_pipe_among_the_records_is_set_aside_and_not_waited_for(tmp_path):
