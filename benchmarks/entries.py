@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.grid import Cell, digest
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
-from benchmarks.texts import printable
 from cst_lightning.protocols import PROTOCOLS
+from cst_lightning.texts import printable
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 ORACLE = "†"

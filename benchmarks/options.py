@@ -15,10 +15,10 @@ from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 
 from benchmarks.grid import METHODS, PRESETS, Job, make_jobs
 from benchmarks.store import write_text
-from benchmarks.texts import printable
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import known_rules
+from cst_lightning.texts import printable
 
 #: protocol fields with an option of their own, which therefore stand in no --override
 _OWN_OPTIONS = ("name", "cvat_weights", "selection")

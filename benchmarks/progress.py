@@ -20,8 +20,9 @@ from benchmarks.executors.common import Event
 from benchmarks.grid import Job
 from benchmarks.plan import counted, said
 from benchmarks.store import is_alive, write_text
-from benchmarks.texts import last_line, printable
+from benchmarks.texts import last_line
 from cst_lightning.errors import InputError
+from cst_lightning.texts import printable
 
 _UNTOLD = 0.02  # share of a sweep that says too little of the rest
 _TELL_S = 2.0

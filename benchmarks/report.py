@@ -18,9 +18,10 @@ from benchmarks.remote import here
 from benchmarks.sections import Found
 from benchmarks.store import Record, Store, write_parquet, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
-from benchmarks.texts import markdown_text, no_markup, printable
+from benchmarks.texts import markdown_text, no_markup
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
+from cst_lightning.texts import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,8 +16,9 @@ from benchmarks.page import Run, Section, run_names
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
 from benchmarks.tables import spread
-from benchmarks.texts import csv_text, last_line
+from benchmarks.texts import last_line
 from cst_lightning.catalogue import method_title
+from cst_lightning.texts import csv_text
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
 _MOST_DRAWN = 3  # backbones with figures of their own

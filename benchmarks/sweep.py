@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,14 +26,14 @@ from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, jobs_of, make_parser, save_options
-from benchmarks.parts import Parts
+from benchmarks.parts import PARTS, Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import notes, to_terminal
-from benchmarks.texts import last_line, printable
+from benchmarks.texts import last_line, redact
 from benchmarks.tracking import MODES, Tracker, Tracking, sync
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
@@ -41,6 +42,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.option_errors import explain
 from cst_lightning.self_training import SelfTraining
+from cst_lightning.texts import printable
 from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
@@ -72,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except InputError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return 2
-    except OutputError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (InputError, OutputError) as error:
+        print(f"error: {printable(redact(str(error)))}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    except Exception:  # of a part of one's own, in the checks before any work
+        print(redact(traceback.format_exc()), file=sys.stderr)
         return 1
 
 
@@ -105,9 +107,7 @@ def run(options: Namespace, console: Console) -> int:
         return 0
     for name, method in _left_out(jobs, options.methods or ()):
         console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
-    store.check_writable()
-    for path, fault in store.set_aside_faults():
-        console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
+    _look_after(store, console)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     if cluster is not None and todo:
@@ -211,6 +211,14 @@ def _train(
         except KeyboardInterrupt:
             display.stopped = True
     return ended
+
+
+def _look_after(store: Store, console: Console) -> None:
+    """Fail where the folder cannot be written, and set aside what is no record, of cells and of parts."""
+    store.check_writable()
+    for one in (store, Store(store.folder / PARTS)):
+        for path, fault in one.set_aside_faults():
+            console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
 
 
 def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from benchmarks.entries import ORACLE, Entry, backbone_title, main_datasets, paper_oracle, title
 from benchmarks.statistics import Summary
-from benchmarks.texts import csv_text, markdown_text
+from benchmarks.texts import markdown_text
 from cst_lightning.catalogue import method_order, method_title
+from cst_lightning.texts import csv_text
 
 _COLUMNS = (
     "protocol", "settings", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean",

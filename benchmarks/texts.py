@@ -1,18 +1,18 @@
-"""Names and messages of unknown origin, made safe to show and to keep."""
+"""Messages and names of unknown origin, made safe to keep and to show."""
 
 from __future__ import annotations
 
+import json
+import netrc
 import os
 import re
 
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)  # in the name of an environment variable
+from cst_lightning.texts import printable
+
+# in the name of an environment variable
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|PRIVATE|DATABASE_URL", re.IGNORECASE)
 _SHORTEST_SECRET = 8  # characters; shorter values, such as "1", stand everywhere
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-def printable(text: str) -> str:
-    """The text with a ``?`` for what would steer a terminal, break a line or hide: control and format characters."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+_OF_URL = re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)")
 
 
 def last_line(text: str) -> str:
@@ -22,16 +22,28 @@ def last_line(text: str) -> str:
 
 
 def redact(text: str) -> str:
-    """The text without the values of environment variables that hold keys, tokens or passwords."""
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET:
-            text = text.replace(value, f"<{name}>")
+    """The text without what should stay secret.
+
+    That is the values of environment variables that hold keys, tokens or passwords, the passwords of the user's
+    ``.netrc``, and user and password of an address.
+    """
+    text = _OF_URL.sub("<user>:<password>", text)
+    # the longest first: one may begin with another
+    for name, value in sorted(_secrets(), key=lambda named: -len(named[1])):
+        for form in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
+            text = text.replace(form, f"<{name}>")
     return text
 
 
-def csv_text(text: str) -> str:
-    """A name as a spreadsheet shows it rather than computes it: an apostrophe before what would begin a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def _secrets() -> list[tuple[str, str]]:
+    """Each with a name that may be told."""
+    found = [(name, value) for name, value in os.environ.items() if _SECRET.search(name)]
+    try:
+        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+    except (OSError, netrc.NetrcParseError):
+        hosts = {}
+    found += [(f"password of {host}", password) for host, (_, _, password) in hosts.items()]
+    return [(name, value) for name, value in found if len(value or "") >= _SHORTEST_SECRET]
 
 
 def no_markup(text: str) -> str:
@@ -40,5 +52,5 @@ def no_markup(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """A name as a cell of a Markdown table shows it, and not as markup."""
-    return text.replace("<", "&lt;").replace("|", r"\|")
+    """A name as a cell of a Markdown table shows it, and not as markup, a link or an image."""
+    return text.replace("<", "&lt;").replace("|", r"\|").replace("](", r"]\(")

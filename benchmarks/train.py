@@ -24,6 +24,7 @@ from benchmarks.store import replace_file
 from cst_lightning.catalogue import backbones
 from cst_lightning.errors import InputError
 from cst_lightning.stacked import StackedModule
+from cst_lightning.texts import printable
 from cst_lightning.trust import importing_only, packages_typed, refused, split_trust
 from datamodules.catalogue import data_modules
 
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = _reason(error)
         if reason is None:
             raise
-        print(f"error: {reason}", file=sys.stderr)
+        print(f"error: {printable(reason)}", file=sys.stderr)
         return 2
     return 0
 

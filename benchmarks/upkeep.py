@@ -14,8 +14,8 @@ from benchmarks.parts import PARTS
 from benchmarks.remote import here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import Record, Store, replace_file
-from benchmarks.texts import printable
 from cst_lightning.errors import InputError
+from cst_lightning.texts import printable
 
 _MOST_NAMED = 10  # contradictions; one is enough to look into
 

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Collection, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -15,6 +16,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
 from cst_lightning.option_errors import explain
+from cst_lightning.texts import PrintableStream
 from cst_lightning.trust import importing_only, not_trusted, packages_typed, refused, split_trust
 
 _OURS = ("cst_lightning",)
@@ -38,6 +40,11 @@ def parser() -> ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
+    with redirect_stdout(PrintableStream(sys.stdout)), redirect_stderr(PrintableStream(sys.stderr)):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     whole = parser()
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)

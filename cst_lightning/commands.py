@@ -27,6 +27,7 @@ from cst_lightning.logs import column_names, read_log
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
+from cst_lightning.texts import csv_value
 
 _ROLES = "log.json"  # in a model's folder: what the columns of its log were for
 
@@ -330,7 +331,7 @@ def _check_out(out: Path) -> None:
 def _write(frame: pd.DataFrame, out: Path) -> None:
     temporary = out.with_name(f".{out.name}.new")
     if out.suffix == ".csv":
-        frame.to_csv(temporary, index=False)
+        frame.map(csv_value).rename(columns=csv_value).to_csv(temporary, index=False)
     else:
         frame.to_parquet(temporary, index=False)
     temporary.replace(out)

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,10 +20,11 @@ from benchmarks.grid import digest
 from benchmarks.report import main as report
 from benchmarks.store import _name, sealed
 from benchmarks.sweep import main
-from benchmarks.texts import csv_text, markdown_text, printable, redact
+from benchmarks.texts import markdown_text, redact
 from benchmarks.train import main as train
 from cst_lightning import DirectMethod
 from cst_lightning.__main__ import main as log_main
+from cst_lightning.texts import csv_text, csv_value, printable
 from tests.classifiers import make_log
 from tests.sweeps import ROOT, SHORT, TINY, start
 
@@ -391,3 +393,77 @@ def test_the_name_of_a_folders_wandb_runs_is_no_path(tmp_path):
 def test_names_of_records_hold_no_part_of_a_path():
     identity = {"dataset": "../../../x", "backbone": "/etc/passwd", "method": "pl"}
     assert _name(identity) == f"_.-..-..-x--etc-passwd-pl-{digest(identity)}"
+
+
+def test_a_name_is_no_link_in_markdown_and_no_formula_in_predictions(tmp_path, capsys):
+    assert markdown_text("![x](http://evil/p.png)") == r"![x]\(http://evil/p.png)"
+    assert [csv_value(value) for value in ("=1+1", "-10%", "-5", 3.0, "@x", "a")] == [
+        "'=1+1",
+        "-10%",
+        "-5",
+        3.0,
+        "'@x",
+        "a",
+    ]
+    x, action, outcome = make_log()
+    names = np.where(action == action[0], "=HYPERLINK(1)", "plain")
+    (x.assign(price=names, bought=outcome)).to_csv(tmp_path / "log.csv", index=False)
+    call = [
+        "fit",
+        "--data",
+        str(tmp_path / "log.csv"),
+        "--action",
+        "price",
+        "--outcome",
+        "bought",
+        "--method",
+        "backbone",
+    ]
+    assert log_main([*call, "--max_epochs", "1", "--n_models", "1", "--out", str(tmp_path / "m")]) == 0
+    call = ["predict", "--model", str(tmp_path / "m"), "--data", str(tmp_path / "log.csv")]
+    assert log_main([*call, "--out", str(tmp_path / "p.csv")]) == 0
+    header = (tmp_path / "p.csv").read_text().splitlines()[0]
+    assert "HYPERLINK" in header
+    assert not [name for name in header.split(",") if name.startswith(("=", '"='))]
+
+
+def test_a_log_steers_no_terminal(tmp_path, capsys):
+    x, action, outcome = make_log()
+    columns = {x.columns[0]: "clear\x1b[2J"}
+    x.rename(columns=columns).assign(price=action, bought=outcome).to_csv(tmp_path / "log.csv", index=False)
+    assert log_main(["diagnose", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought"]) == 0
+    assert log_main(["diagnose", "--data", str(tmp_path / "\x1b[2J.csv"), "--action", "a", "--outcome", "b"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "?[2J.csv" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "said"),
+    [
+        ({"SMTP_PASS": "hunter-22"}, "login hunter-22", "login <SMTP_PASS>"),
+        ({"A_KEY": "abcdefgh", "B_TOKEN": "abcdefgh-REST"}, "x abcdefgh-REST", "x <B_TOKEN>"),
+        ({"A_KEY": "back\\slash"}, repr("back\\slash"), "'<A_KEY>'"),
+        ({}, "GET http://me:pw@host/x", "GET http://<user>:<password>@host/x"),
+    ],
+)
+def test_what_is_secret_is_found_in_every_form(variables, text, said, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert redact(text) == said
+
+
+def test_a_key_of_netrc_is_secret_too(tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password 0123456789abcdef\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert redact("key 0123456789abcdef") == "key <password of api.wandb.ai>"
+
+
+def test_the_sweep_itself_tells_no_secret(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("MY_TOKEN", "very-secret-token")
+    monkeypatch.setattr("benchmarks.sweep._check_data", lambda *_: int(os.environ["MY_TOKEN"]))
+    assert main([*TINY, "--out", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert "<MY_TOKEN>" in err
+    assert "very-secret-token" not in err
