@@ -33,9 +33,10 @@ from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, printable
-from benchmarks.tracking import MODES, Tracker, Tracking, sync
+from benchmarks.tracking import MODES, Tracker, Tracking
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
+from benchmarks.wandb_sync import sync
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds

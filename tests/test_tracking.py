@@ -16,9 +16,10 @@ from scipy import stats
 from benchmarks import tracking, watching
 from benchmarks.entries import paper_results
 from benchmarks.grid import make_jobs
+from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking
-from benchmarks.wandb_runs import unsynced
+from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
 from benchmarks.watching import Point
 from tests.sweeps import records, start
 from tests.wandb_files import messages, runs
@@ -135,6 +136,15 @@ def test_a_finished_sweep_again_logs_nothing_more(logged):
     assert unsynced(logged) == before
 
 
+def cut_off(folder, run_id):
+    """Make a run one that was killed, with half of its log."""
+    (cut,) = (folder / "wandb").glob(f"offline-run-*-{run_id}")
+    (cut / "ended").unlink()
+    (log,) = cut.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:200])
+    return log
+
+
 def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged):
     (summary,) = (logged / "wandb").glob("offline-run-*-summary")
     shutil.rmtree(summary)
@@ -142,13 +152,36 @@ def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged)
     assert len(runs(logged)["summary"]) == 1
 
 
+def test_a_sweep_killed_in_its_summary_gets_it_from_the_same_command(logged):
+    ((_, before, info),) = runs(logged)["summary"]
+    cut_off(logged, info.run_id)
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    ((_, after, _),) = runs(logged)["summary"]
+    assert [row.keys() for row in after] == [row.keys() for row in before]
+
+
+def test_a_summary_that_failed_is_told_and_comes_from_the_same_command(tmp_path, monkeypatch):
+    settings = Tracking("offline", "project", None, (), tmp_path)
+    session = tracking._Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
+
+    def fail(self, run):
+        raise ValueError("no report")
+
+    monkeypatch.setattr(tracking._Session, "_fill_summary", fail)
+    ask(tmp_path, [])
+    session.finish(complete=True, share=4.0)
+    assert "first trouble: no report" in session.said()[0]
+    (run,) = unsynced(tmp_path)
+    (log,) = run.glob("*.wandb")
+    assert [message.exit.exit_code for message in messages(log) if message.HasField("exit")] == [1]
+    assert lacks_summary(tmp_path)
+
+
 def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(logged):
     """The record was written; W&B's part was killed before it had the end of the cell's run."""
     before = runs(logged)
-    (cut,) = (logged / "wandb").glob(f"offline-run-*-{before['multilabel/dm/pl'][0][2].run_id}")
-    (cut / "ended").unlink()
-    (log,) = cut.glob("*.wandb")
-    log.write_bytes(log.read_bytes()[:200])
+    log = cut_off(logged, before["multilabel/dm/pl"][0][2].run_id)
+    log.with_name(f"{log.name}.synced").touch()  # what there was of it may have been uploaded
     assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
     after = runs(logged)
     assert {len(of_name) for of_name in after.values()} == {1}
@@ -198,15 +231,26 @@ def test_two_sweeps_at_once_log_every_cell_once_and_both_end_well(tmp_path):
 
 def test_a_run_is_locked_by_a_living_process_and_not_by_a_dead_one_that_nobody_collects(tmp_path):
     path = tmp_path / "locks" / "run"
-    tracking._locked(path).close()
+    locked(path).close()
     code = f"import fcntl, time; file = open({str(path)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX); "
     other = subprocess.Popen([sys.executable, "-c", f"{code}print('locked', flush=True); time.sleep(60)"], stdout=-1)
     other.stdout.readline()
-    assert tracking._locked(path) is None
+    assert locked(path) is None
     other.kill()
     time.sleep(0.5)  # not waited for, it is there as the dead are that nobody collects
-    tracking._locked(path).close()
+    locked(path).close()
     other.communicate()
+
+
+def test_a_cell_that_is_asked_for_again_is_told_again_whatever_it_had_been(logged, tmp_path):
+    shutil.copytree(logged, tmp_path / "run")
+    (job,) = saved_jobs(tmp_path / "run")[0]
+    cells = [(job, cell) for cell in job.cells]
+    assert untold(tmp_path / "run", cells) == []
+    assert not lacks_summary(tmp_path / "run")
+    ask(tmp_path / "run", job.cells[:1])  # and killed
+    assert [event.text for event in untold(tmp_path / "run", cells)] == [job.methods[0]]
+    assert lacks_summary(tmp_path / "run")
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
