@@ -8,6 +8,7 @@ Where a run cannot be started online, it and all later ones are logged offline a
 from __future__ import annotations
 
 import io
+import math
 import multiprocessing
 import os
 import queue
@@ -113,6 +114,7 @@ def _track(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's
     os.environ.clear()
     os.environ.update(environment)  # of the sweep, not of the server that forked this process
+    os.environ["WANDB_INIT_TIMEOUT"] = str(_init_timeout())  # W&B itself refuses to start with one that is no number
     if hasattr(os, "nice"):
         os.nice(10)
     _keep_output(settings.folder / "wandb" / "output.log")
@@ -157,10 +159,13 @@ def _token(folder: Path) -> str:
         token = secrets.token_hex(4)
         made = path.with_name(f"{path.name}.{token}")
         write_text(made, token)
-        with suppress(
-            FileExistsError
-        ):  # of sweeps that start at once one names all: a link is there whole or not at all
+        try:  # of sweeps that start at once one names all: a link is there whole or not at all
             os.link(made, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+                file.write(token)
         made.unlink()
     return path.read_text(encoding="utf-8")
 
@@ -413,4 +418,8 @@ class _Session:
 
 def _init_timeout() -> float:
     """Seconds that the start of a run may take; the variable is W&B's own."""
-    return float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_S)
+    try:
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_S)
+    except ValueError:
+        return INIT_S
+    return seconds if 0 < seconds < math.inf else INIT_S

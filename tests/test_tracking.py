@@ -1,7 +1,10 @@
 """What Weights & Biases is told, read back from its offline files."""
 
+import errno
 import json
+import multiprocessing.queues
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -273,6 +276,44 @@ def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypa
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("logged offline (no key was found)") == 1
     assert f"python -m benchmarks.sweep sync {tmp_path / 'run'}" in said
+
+
+def test_a_machine_that_cannot_start_wandbs_part_is_told_and_harms_nothing(tmp_path, monkeypatch, capsys):
+    arguments = [*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+    with monkeypatch.context() as broken:
+
+        def full(self, *arguments, **options):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        broken.setattr(multiprocessing.queues.Queue, "__init__", full)
+        assert sweep(arguments) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("W&B could not be started, and the sweep is whole: No space left on device") == 1
+    assert len(records(tmp_path)) == 1
+    assert sweep(arguments) == 0
+    assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
+
+
+@pytest.mark.parametrize("text", ["20s", "nan", "0", ""])
+def test_a_time_for_wandbs_start_that_is_none_is_the_usual_one(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", text)
+    assert tracking._init_timeout() == 20
+    if text == "20s":
+        assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+        assert "W&B failed" not in capsys.readouterr().err
+        assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
+
+
+def test_a_sweep_is_named_on_a_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "wandb").mkdir()
+    token = tracking._token(tmp_path)
+    assert re.fullmatch("[0-9a-f]{8}", token)
+    assert tracking._token(tmp_path) == token
+    assert [path.name for path in (tmp_path / "wandb").iterdir()] == ["sweep-id"]
 
 
 def test_disabled_leaves_nothing(tmp_path):
