@@ -43,6 +43,7 @@ _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
+_ORPHAN_S = 30  # that W&B's part lives at most when the sweep was killed
 MODES = ("online", "offline", "disabled")
 
 
@@ -118,6 +119,7 @@ def _track(
     if hasattr(os, "nice"):
         os.nice(10)
     _keep_output(settings.folder / "wandb" / "output.log")
+    Thread(target=_end_after_parent, daemon=True).start()
     try:
         session = _Session(settings, _token(settings.folder), jobs)
     except OSError as error:
@@ -139,6 +141,15 @@ def _track(
         online.value = online.value or session.mode == "online"
     session.finish(*message)
     outbox.put(session.said() or [""])
+
+
+def _end_after_parent() -> None:
+    """End this process when its parent has died, also where it waits for the rest of a message that was cut off."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        time.sleep(_ORPHAN_S)  # for the ends of the runs
+        os._exit(1)
 
 
 def _keep_output(path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking
 from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
 from benchmarks.watching import Point
-from tests.sweeps import records, start
+from tests.sweeps import ROOT, records, start
 from tests.wandb_files import messages, runs
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
@@ -347,6 +348,36 @@ def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
     assert "did not end in time" in said
     assert "nothing of the results is lost" in said
     assert not tracker._process.is_alive()
+
+
+def track_and_hold(inbox, outbox, online, jobs, settings, environment):
+    """W&B's part, with a file that is locked for as long as it lives."""
+    held = locked(settings.folder / "lives")
+    tracking._ORPHAN_S = 0.5
+    (settings.folder / "started").touch()
+    tracking._track(inbox, outbox, online, jobs, settings, environment)
+    held.close()
+
+
+def be_killed_in_a_message(folder):
+    """A sweep of whose last message W&B's part gets the beginning."""
+    tracking._track = track_and_hold
+    tracker = Tracker([], Tracking("offline", "x", None, (), folder))
+    while not (folder / "started").exists():
+        time.sleep(0.02)
+    os.write(tracker._inbox._writer.fileno(), struct.pack("!i", 10_000) + b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_sweep_killed_in_the_middle_of_a_message_leaves_no_process(tmp_path):
+    code = "import sys, pathlib, tests.test_tracking as t; t.be_killed_in_a_message(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    until = time.monotonic() + 60
+    while (file := locked(tmp_path / "lives")) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    assert file is not None
+    file.close()
 
 
 def test_what_a_point_adds_to_each_method():
