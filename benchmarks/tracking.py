@@ -32,7 +32,7 @@ from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
-from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, lock_of, locked, unsynced
+from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, lock_of, locked, unended, unsynced
 from benchmarks.wandb_sync import ADDRESS, INIT_S, found_mode, mark_if_uploaded
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 
@@ -358,6 +358,7 @@ class _Session:
         # an offline run that was cut off is run again whole: its remains would be uploaded as a second one
         for left in (settings.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(left, ignore_errors=True)
+        unended(settings.folder, {key})
         quiet = wandb.Settings(
             silent=True,
             console="off",

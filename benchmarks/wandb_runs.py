@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,8 +39,13 @@ def ask(folder: Path, cells: Iterable[Cell]) -> None:
     (folder / _ASKED).parent.mkdir(parents=True, exist_ok=True)
     with (folder / _ASKED).open("a", encoding="utf-8") as file:
         file.writelines(f"{key}\n" for key in keys)
+    unended(folder, {*keys, "summary"})
+
+
+def unended(folder: Path, keys: Container[str]) -> None:
+    """Forget that runs were written to their end: they are to be told more."""
     for run in _ended(folder):
-        if _key_of(run) in (*keys, "summary"):  # of an earlier sweep: what it was told is not all any more
+        if _key_of(run) in keys:
             (run / ENDED).unlink(missing_ok=True)
 
 

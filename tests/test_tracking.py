@@ -257,6 +257,18 @@ def test_a_cell_that_is_asked_for_again_is_told_again_whatever_it_had_been(logge
     assert lacks_summary(tmp_path / "run")
 
 
+def test_a_run_that_is_logged_again_offline_has_not_ended_before_that_has(tmp_path):
+    """Where it is cut off, the run online that W&B ended, of which the server lacks a part, is no proof."""
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    online = tmp_path / "wandb" / "run-20260101_000000-00000000-summary"
+    online.mkdir(parents=True)
+    (online / "ended").touch()
+    session = tracking._Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
+    run = session._start("summary", "summary", "matched", {})
+    assert not (online / "ended").exists()
+    run.finish()
+
+
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
     before = runs(logged)["multilabel/dm/backbone"]
     next((logged / "cells").glob("*-pl-*.json")).unlink()
