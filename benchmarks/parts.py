@@ -7,6 +7,7 @@ goes on from them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -80,7 +81,7 @@ class Parts:
                 first = f"{len(failed)} of {len(found)} parts failed; that of seeds {seeds}:\n{error}"
                 reasons = failed[0][1]["provenance"].get("failures_before", [])
                 self._whole.write(cell, failed_record(cell, first, self._device, reasons))
-                events.append(Event(whole, "failed", first))
+                events.append(Event(replace(whole, methods=(method,)), "failed", first))
         records = [self._whole.read(cell) for cell in whole.cells]
         if all(record is not None and record["status"] == "finished" for record in records):
             self._clear(whole)

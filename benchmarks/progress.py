@@ -106,15 +106,10 @@ class Display:
             del self._running[key]
             elapsed = said(time.monotonic() - self._start)
             count = f"{self._done + self.failed}/{self._n}"
-            self._console.print(
-                f"{count} {event.job.label} {event.kind} after {elapsed}, {self._left()}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            line = _joined(f"{count} {event.job.label} {event.kind} after {elapsed}", self._left())
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         ended = f"{self._done + self.failed} of {counted(self._n, 'job')} ended, {len(self._running)} running"
-        note = ", ".join(text for text in (ended, self._left()) if text)
-        self._progress.update(self._whole, completed=self._share(), note=note)
+        self._progress.update(self._whole, completed=self._share(), note=_joined(ended, self._left()))
         if time.monotonic() - self._told > _TELL_S:
             self._tell()
 
@@ -164,9 +159,12 @@ class Display:
 
     def _left(self) -> str:
         left = self.seconds_left
-        if left is None:
-            return ""
-        return f"{self.failed} failed, about {said(left)} left" if self.failed else f"about {said(left)} left"
+        failed = f"{self.failed} failed" if self.failed else ""
+        return _joined(failed, "" if left is None else f"about {said(left)} left")
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def show_status(folder: Path) -> str:

@@ -34,9 +34,10 @@ from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, redact
-from benchmarks.tracking import MODES, Tracker, Tracking, sync
+from benchmarks.tracking import MODES, Tracker, Tracking
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
+from benchmarks.wandb_sync import sync
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
@@ -129,18 +130,24 @@ def run(options: Namespace, console: Console) -> int:
         markup=False,
         soft_wrap=True,
     )
-    tracker = _tracker(jobs, todo, store, options)
+    tracker, trouble = _tracker(jobs, todo, store, options)
     try:
         ended = _train(todo, store, options, execute, console, tracker, remote)
         status = _finish(jobs, store, console, ended, remote)  # first: nobody waits for W&B to see the results
-        if tracker is not None:
-            console.print("Ending W&B's part (Ctrl-C leaves it) ...")
-            for text in tracker.close(complete=ended != "interrupted"):
-                console.print(text, markup=False, soft_wrap=True)
+        _end_tracking(tracker, trouble, console, complete=ended != "interrupted")
     finally:
         if tracker is not None:
             tracker.leave()
     return status
+
+
+def _end_tracking(tracker: Tracker | None, trouble: str, console: Console, complete: bool) -> None:
+    texts = [trouble] if trouble else []
+    if tracker is not None:
+        console.print("Ending W&B's part (Ctrl-C leaves it) ...")
+        texts += tracker.close(complete=complete)
+    for text in texts:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | None]:
@@ -221,21 +228,26 @@ def _look_after(store: Store, console: Console) -> None:
             console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
 
 
-def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> Tracker | None:
+def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> tuple[Tracker | None, str]:
+    """W&B's part, if there is one, and why it could not be started."""
     mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
     pending = {id(job): cells_to_run(job, store, options.on_existing) for job in todo}
     recorded = [(job, cell) for job in jobs for cell in job.cells if cell not in pending.get(id(job), ())]
     late = [] if mode == "disabled" else untold(store.folder, recorded)
     if mode == "disabled" or not (todo or late or lacks_summary(store.folder)):
-        return None
+        return None, ""
     with suppress(OSError):  # what is wrong there is told by W&B's part
         ask(store.folder, [cell for cells in pending.values() for cell in cells])
     tags = tuple(options.wandb_tags or ())
     settings = Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve())
-    tracker = Tracker(jobs, settings)
+    try:
+        tracker = Tracker(jobs, settings)
+    except OSError as error:  # no shared memory or no process left
+        why = error.strerror or error
+        return None, f"W&B could not be started, and the sweep is whole: {why}. The same command tells W&B later"
     for event in late:
         tracker.tell(event)
-    return tracker
+    return tracker, ""
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, remote: Remote | None) -> int:

@@ -8,6 +8,7 @@ Where a run cannot be started online, it and all later ones are logged offline a
 from __future__ import annotations
 
 import io
+import math
 import multiprocessing
 import os
 import queue
@@ -15,8 +16,6 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,24 +32,18 @@ from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
-from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, unsynced
+from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, lock_of, locked, unended, unsynced
+from benchmarks.wandb_sync import ADDRESS, INIT_S, found_mode, mark_if_uploaded
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
-from cst_lightning.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # Windows: two sweeps at once are told apart by nothing there
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import wandb
 
-_INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
 _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
 _LOOK_S = 2  # how often it is looked whether the sweep lives
-_ADDRESS = "address.txt"  # in an online run's folder: entity/project/id
+_ORPHAN_S = 30  # that W&B's part lives at most when the sweep was killed
 MODES = ("online", "offline", "disabled")
 
 
@@ -113,41 +106,6 @@ class Tracker:
         self._process.join()
 
 
-def sync(folder: Path) -> int:
-    """Upload what was logged offline (or not to its end); the exit status of ``wandb sync``."""
-    runs = unsynced(folder)
-    if not runs:
-        raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
-    print(f"{len(runs)} W&B runs wait in {folder / 'wandb'}: {', '.join(run.name for run in runs)}")
-    if _found_mode() == "offline":
-        raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
-    left = [run for run in runs if not _mark_if_uploaded(run)]
-    if not left:
-        print(f"nothing to upload: the server has every run of {folder}")
-        return 0
-    command = [sys.executable, "-m", "wandb", "sync", "--include-online"]
-    # one by one: W&B stops at the first whose log was cut off
-    return max(subprocess.run([*command, str(run)], check=False).returncode for run in left)
-
-
-def _mark_if_uploaded(run: Path) -> bool:
-    """Ask the server whether it has an online run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
-
-    That ``Run.finish`` returns is no proof: it does so too where the server refused a part.
-    """
-    import wandb
-
-    try:
-        address = (run / _ADDRESS).read_text(encoding="utf-8")
-        whole = wandb.Api(timeout=_INIT_S).run(address).state in ("finished", "failed")
-    except (OSError, ValueError, wandb.Error):  # no online run; not on the server; no answer
-        return False
-    if whole:
-        for log in run.glob("*.wandb"):
-            log.with_name(log.name + ".synced").touch()
-    return whole
-
-
 # --- W&B's side: a process of its own -----------------------------------------------------------------
 
 
@@ -157,9 +115,11 @@ def _track(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's
     os.environ.clear()
     os.environ.update(environment)  # of the sweep, not of the server that forked this process
+    os.environ["WANDB_INIT_TIMEOUT"] = str(_init_timeout())  # W&B itself refuses to start with one that is no number
     if hasattr(os, "nice"):
         os.nice(10)
     _keep_output(settings.folder / "wandb" / "output.log")
+    Thread(target=_end_after_parent, daemon=True).start()
     try:
         session = _Session(settings, _token(settings.folder), jobs)
     except OSError as error:
@@ -183,6 +143,15 @@ def _track(
     outbox.put(session.said() or [""])
 
 
+def _end_after_parent() -> None:
+    """End this process when its parent has died, also where it waits for the rest of a message that was cut off."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        time.sleep(_ORPHAN_S)  # for the ends of the runs
+        os._exit(1)
+
+
 def _keep_output(path: Path) -> None:
     """What W&B prints goes to a file: on the terminal it would stand among the sweep's own lines."""
     with suppress(OSError):
@@ -201,10 +170,13 @@ def _token(folder: Path) -> str:
         token = secrets.token_hex(4)
         made = path.with_name(f"{path.name}.{token}")
         write_text(made, token)
-        with suppress(
-            FileExistsError
-        ):  # of sweeps that start at once one names all: a link is there whole or not at all
+        try:  # of sweeps that start at once one names all: a link is there whole or not at all
             os.link(made, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+                file.write(token)
         made.unlink()
     return path.read_text(encoding="utf-8")
 
@@ -229,7 +201,7 @@ class _Session:
     rest_said: list[str] = field(default_factory=list)
     has_summary: bool = False  # the server
     elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
-    locks: dict[str, IO[str] | None] = field(default_factory=dict)  # by run; held until this process ends
+    locks: dict[Path, IO[str] | None] = field(default_factory=dict)  # by file; held until this process ends
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
@@ -360,9 +332,9 @@ class _Session:
             run.finish(exit_code)
             if exit_code == 0:
                 (folder / ENDED).touch()
-            if self.mode == "online" and _mark_if_uploaded(folder):
+            if self.mode == "online" and mark_if_uploaded(folder):
                 self.kept.pop(key, None)
-                self.has_summary = self.has_summary or key == "summary"
+                self.has_summary = self.has_summary or (key == "summary" and exit_code == 0)
         except Exception as error:
             self._failed(error)
 
@@ -376,16 +348,17 @@ class _Session:
         import wandb
 
         settings = self.settings
-        self.mode = self.mode or settings.mode or _found_mode()
+        self.mode = self.mode or settings.mode or found_mode()
         run_id = f"{self.token}-{key}"
-        lock = f"{run_id}.{self.mode}"
+        lock = lock_of(settings.folder, run_id, self.mode)
         if lock not in self.locks:
-            self.locks[lock] = _locked(settings.folder / "wandb" / "locks" / lock)
+            self.locks[lock] = locked(lock)
         if self.locks[lock] is None:
             raise _ElsewhereError
         # an offline run that was cut off is run again whole: its remains would be uploaded as a second one
         for left in (settings.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(left, ignore_errors=True)
+        unended(settings.folder, {key})
         quiet = wandb.Settings(
             silent=True,
             console="off",
@@ -418,12 +391,21 @@ class _Session:
                     shutil.rmtree(left, ignore_errors=True)
                 self.given_up = True
             raise
-        if self.mode == "online":
-            write_text(Path(run.dir).parent / _ADDRESS, run.path)
+        write_text(Path(run.dir).parent / ADDRESS, run.path)
         return run
 
     def _summary(self) -> None:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
+        cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
+        self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
+        try:
+            self._fill_summary(self.open["summary"])
+        except Exception:
+            self._end("summary", exit_code=1)
+            raise
+        self._end("summary")
+
+    def _fill_summary(self, run: wandb.Run) -> None:
         import wandb
 
         from benchmarks.entries import TITLES, make_entries
@@ -431,49 +413,25 @@ class _Session:
         from benchmarks.tables import to_csv
 
         folder = self.settings.folder
-        cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
-        run = self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
-        try:
-            found = write_report(Store(folder)).found
-            for metric in TITLES:
-                text = io.StringIO(to_csv(make_entries(found, metric)))
-                table = pd.read_csv(text, float_precision="round_trip").rename(columns={"mean": "ours"})
-                table["difference"] = table["ours"] - table["paper_mean"]
-                run.log({f"tables/{metric}": wandb.Table(dataframe=table)})
-            for path in sorted((folder / "figures").glob("*.svg")):
-                run.log({f"figures/{path.stem}": wandb.Html(path.read_text(encoding="utf-8"), inject=False)})
-            run.log({"report": wandb.Html((folder / "report.html").read_text(encoding="utf-8"), inject=False)})
-            artifact = wandb.Artifact(f"records-{self.token}", type="records")
-            artifact.add_dir(str(folder / "cells"), name="cells")
-            artifact.add_file(str(folder / "records.parquet"))
-            run.log_artifact(artifact)
-        finally:
-            self._end("summary")
-
-
-def _locked(path: Path) -> IO[str] | None:
-    """The file, locked for this process until it ends, however it does; None where another one has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a", encoding="utf-8")
-    try:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    except OSError:  # a file system without locks: nothing is known of others there
-        pass
-    return file
+        found = write_report(Store(folder)).found
+        for metric in TITLES:
+            text = io.StringIO(to_csv(make_entries(found, metric)))
+            table = pd.read_csv(text, float_precision="round_trip").rename(columns={"mean": "ours"})
+            table["difference"] = table["ours"] - table["paper_mean"]
+            run.log({f"tables/{metric}": wandb.Table(dataframe=table)})
+        for path in sorted((folder / "figures").glob("*.svg")):
+            run.log({f"figures/{path.stem}": wandb.Html(path.read_text(encoding="utf-8"), inject=False)})
+        run.log({"report": wandb.Html((folder / "report.html").read_text(encoding="utf-8"), inject=False)})
+        artifact = wandb.Artifact(f"records-{self.token}", type="records")
+        artifact.add_dir(str(folder / "cells"), name="cells")
+        artifact.add_file(str(folder / "records.parquet"))
+        run.log_artifact(artifact)
 
 
 def _init_timeout() -> float:
     """Seconds that the start of a run may take; the variable is W&B's own."""
-    return float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_S)
-
-
-def _found_mode() -> str:
-    """Online where W&B finds a key."""
-    import wandb
-
-    wandb.setup(settings=wandb.Settings(silent=True))
-    return "online" if wandb.api.api_key else "offline"
+    try:
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_S)
+    except ValueError:
+        return INIT_S
+    return seconds if 0 < seconds < math.inf else INIT_S

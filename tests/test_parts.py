@@ -143,7 +143,7 @@ def test_a_part_that_failed_fails_its_cells_and_is_run_again_alone(tmp_path):
     for cell in parts.todo[1].cells:
         parts.store.write(cell, failed_record(cell, "Traceback\nMemoryError: too much", "cpu"))
     events = parts.take(Event(parts.todo[1], "failed", "MemoryError: too much"))
-    assert {event.kind for event in events} == {"failed"}
+    assert [(event.kind, event.job.cells) for event in events] == [("failed", [cell]) for cell in job.cells]
     record = store.read(job.cells[0])
     assert record["error"].splitlines()[0] == "1 of 2 parts failed; that of seeds 9:"
     assert record["error"].splitlines()[-1] == "MemoryError: too much"

@@ -118,6 +118,17 @@ def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_pa
     assert ("100 %" in said) == bars
 
 
+@pytest.mark.parametrize(("kind", "end"), [("finished", "0 s"), ("failed", "0 s, 1 failed")])
+def test_a_line_at_the_beginning_of_a_sweep_says_what_failed_and_no_time_left(kind, end, tmp_path, monkeypatch):
+    jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
+    console = Console(file=io.StringIO(), width=100)
+    display = Display(jobs, [1.0, 99.0], console, tmp_path, "cpu")
+    display.show(Event(jobs[0], "started"))
+    display.show(Event(jobs[0], kind))
+    assert console.file.getvalue() == f"1/2 D1/dm {kind} after {end}\n"
+
+
 def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(tmp_path, monkeypatch):
     jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
     now = 0.0

@@ -1,10 +1,14 @@
 """What Weights & Biases is told, read back from its offline files."""
 
+import errno
 import json
+import multiprocessing.queues
 import os
+import re
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,11 +20,12 @@ from scipy import stats
 from benchmarks import tracking, watching
 from benchmarks.entries import paper_results
 from benchmarks.grid import make_jobs
+from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracking import Tracker, Tracking
-from benchmarks.wandb_runs import unsynced
+from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
 from benchmarks.watching import Point
-from tests.sweeps import records, start
+from tests.sweeps import ROOT, records, start
 from tests.wandb_files import messages, runs
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
@@ -135,6 +140,15 @@ def test_a_finished_sweep_again_logs_nothing_more(logged):
     assert unsynced(logged) == before
 
 
+def cut_off(folder, run_id):
+    """Make a run one that was killed, with half of its log."""
+    (cut,) = (folder / "wandb").glob(f"offline-run-*-{run_id}")
+    (cut / "ended").unlink()
+    (log,) = cut.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:200])
+    return log
+
+
 def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged):
     (summary,) = (logged / "wandb").glob("offline-run-*-summary")
     shutil.rmtree(summary)
@@ -142,13 +156,36 @@ def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged)
     assert len(runs(logged)["summary"]) == 1
 
 
+def test_a_sweep_killed_in_its_summary_gets_it_from_the_same_command(logged):
+    ((_, before, info),) = runs(logged)["summary"]
+    cut_off(logged, info.run_id)
+    assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
+    ((_, after, _),) = runs(logged)["summary"]
+    assert [row.keys() for row in after] == [row.keys() for row in before]
+
+
+def test_a_summary_that_failed_is_told_and_comes_from_the_same_command(tmp_path, monkeypatch):
+    settings = Tracking("offline", "project", None, (), tmp_path)
+    session = tracking._Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
+
+    def fail(self, run):
+        raise ValueError("no report")
+
+    monkeypatch.setattr(tracking._Session, "_fill_summary", fail)
+    ask(tmp_path, [])
+    session.finish(complete=True, share=4.0)
+    assert "first trouble: no report" in session.said()[0]
+    (run,) = unsynced(tmp_path)
+    (log,) = run.glob("*.wandb")
+    assert [message.exit.exit_code for message in messages(log) if message.HasField("exit")] == [1]
+    assert lacks_summary(tmp_path)
+
+
 def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(logged):
     """The record was written; W&B's part was killed before it had the end of the cell's run."""
     before = runs(logged)
-    (cut,) = (logged / "wandb").glob(f"offline-run-*-{before['multilabel/dm/pl'][0][2].run_id}")
-    (cut / "ended").unlink()
-    (log,) = cut.glob("*.wandb")
-    log.write_bytes(log.read_bytes()[:200])
+    log = cut_off(logged, before["multilabel/dm/pl"][0][2].run_id)
+    log.with_name(f"{log.name}.synced").touch()  # what there was of it may have been uploaded
     assert sweep([*FAST, "--wandb", "offline", "--out", str(logged)]) == 0
     after = runs(logged)
     assert {len(of_name) for of_name in after.values()} == {1}
@@ -198,15 +235,38 @@ def test_two_sweeps_at_once_log_every_cell_once_and_both_end_well(tmp_path):
 
 def test_a_run_is_locked_by_a_living_process_and_not_by_a_dead_one_that_nobody_collects(tmp_path):
     path = tmp_path / "locks" / "run"
-    tracking._locked(path).close()
+    locked(path).close()
     code = f"import fcntl, time; file = open({str(path)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX); "
     other = subprocess.Popen([sys.executable, "-c", f"{code}print('locked', flush=True); time.sleep(60)"], stdout=-1)
     other.stdout.readline()
-    assert tracking._locked(path) is None
+    assert locked(path) is None
     other.kill()
     time.sleep(0.5)  # not waited for, it is there as the dead are that nobody collects
-    tracking._locked(path).close()
+    locked(path).close()
     other.communicate()
+
+
+def test_a_cell_that_is_asked_for_again_is_told_again_whatever_it_had_been(logged, tmp_path):
+    shutil.copytree(logged, tmp_path / "run")
+    (job,) = saved_jobs(tmp_path / "run")[0]
+    cells = [(job, cell) for cell in job.cells]
+    assert untold(tmp_path / "run", cells) == []
+    assert not lacks_summary(tmp_path / "run")
+    ask(tmp_path / "run", job.cells[:1])  # and killed
+    assert [event.text for event in untold(tmp_path / "run", cells)] == [job.methods[0]]
+    assert lacks_summary(tmp_path / "run")
+
+
+def test_a_run_that_is_logged_again_offline_has_not_ended_before_that_has(tmp_path):
+    """Where it is cut off, the run online that W&B ended, of which the server lacks a part, is no proof."""
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    online = tmp_path / "wandb" / "run-20260101_000000-00000000-summary"
+    online.mkdir(parents=True)
+    (online / "ended").touch()
+    session = tracking._Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
+    run = session._start("summary", "summary", "matched", {})
+    assert not (online / "ended").exists()
+    run.finish()
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):
@@ -229,6 +289,44 @@ def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypa
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("logged offline (no key was found)") == 1
     assert f"python -m benchmarks.sweep sync {tmp_path / 'run'}" in said
+
+
+def test_a_machine_that_cannot_start_wandbs_part_is_told_and_harms_nothing(tmp_path, monkeypatch, capsys):
+    arguments = [*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+    with monkeypatch.context() as broken:
+
+        def full(self, *arguments, **options):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        broken.setattr(multiprocessing.queues.Queue, "__init__", full)
+        assert sweep(arguments) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("W&B could not be started, and the sweep is whole: No space left on device") == 1
+    assert len(records(tmp_path)) == 1
+    assert sweep(arguments) == 0
+    assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
+
+
+@pytest.mark.parametrize("text", ["20s", "nan", "0", ""])
+def test_a_time_for_wandbs_start_that_is_none_is_the_usual_one(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", text)
+    assert tracking._init_timeout() == 20
+    if text == "20s":
+        assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+        assert "W&B failed" not in capsys.readouterr().err
+        assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
+
+
+def test_a_sweep_is_named_on_a_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "wandb").mkdir()
+    token = tracking._token(tmp_path)
+    assert re.fullmatch("[0-9a-f]{8}", token)
+    assert tracking._token(tmp_path) == token
+    assert [path.name for path in (tmp_path / "wandb").iterdir()] == ["sweep-id"]
 
 
 def test_disabled_leaves_nothing(tmp_path):
@@ -262,6 +360,36 @@ def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
     assert "did not end in time" in said
     assert "nothing of the results is lost" in said
     assert not tracker._process.is_alive()
+
+
+def track_and_hold(inbox, outbox, online, jobs, settings, environment):
+    """W&B's part, with a file that is locked for as long as it lives."""
+    held = locked(settings.folder / "lives")
+    tracking._ORPHAN_S = 0.5
+    (settings.folder / "started").touch()
+    tracking._track(inbox, outbox, online, jobs, settings, environment)
+    held.close()
+
+
+def be_killed_in_a_message(folder):
+    """A sweep of whose last message W&B's part gets the beginning."""
+    tracking._track = track_and_hold
+    tracker = Tracker([], Tracking("offline", "x", None, (), folder))
+    while not (folder / "started").exists():
+        time.sleep(0.02)
+    os.write(tracker._inbox._writer.fileno(), struct.pack("!i", 10_000) + b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_sweep_killed_in_the_middle_of_a_message_leaves_no_process(tmp_path):
+    code = "import sys, pathlib, tests.test_tracking as t; t.be_killed_in_a_message(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    until = time.monotonic() + 60
+    while (file := locked(tmp_path / "lives")) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    assert file is not None
+    file.close()
 
 
 def test_what_a_point_adds_to_each_method():

@@ -5,9 +5,9 @@ import json
 import pytest
 import wandb
 
-from benchmarks import tracking
+from benchmarks import tracking, wandb_sync
 from benchmarks.sweep import main as sweep
-from benchmarks.wandb_runs import unsynced
+from benchmarks.wandb_runs import lock_of, locked, unsynced
 from tests.wandb_server import KEY, serving
 
 FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1", "--wandb", "online"]
@@ -129,3 +129,47 @@ def test_a_server_that_comes_back_gets_the_rest_of_the_sweep_in_the_same_runs(se
     assert {run.name for run in server.runs.values()} == NAMES - {"multilabel/dm/backbone"}
     assert sweep(["sync", str(folder)]) == 0
     check_against_records(server, folder)
+
+
+@pytest.mark.parametrize("fault", ["401", "stream"])
+def test_a_sync_that_the_server_refused_says_so_and_the_next_one_sends_all(
+    server, fault, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(wandb_sync, "_ASKS", 1)
+    folder = tmp_path / "run"
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(folder)]) == 0
+    waiting = unsynced(folder)
+    assert len(waiting) == 2
+    server.fault = fault
+    assert sweep(["sync", str(folder)]) == 1
+    assert server.refused > 0
+    assert not any(run.history for run in server.runs.values())
+    assert f"2 of 2 runs did not arrive whole: {', '.join(run.name for run in waiting)}" in capsys.readouterr().out
+    assert unsynced(folder) == waiting
+    server.mend()
+    assert sweep(["sync", str(folder)]) == 0
+    check_against_records(server, folder, {"multilabel/dm/backbone", "summary"})
+    assert unsynced(folder) == []
+
+
+def test_a_sync_of_a_log_that_was_cut_off_says_so(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(wandb_sync, "_ASKS", 1)
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+    (run,) = [run for run in unsynced(tmp_path) if not run.name.endswith("-summary")]
+    (log,) = run.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:-300])
+    assert sweep(["sync", str(tmp_path)]) == 1
+    assert f"1 of 2 runs did not arrive whole: {run.name}" in capsys.readouterr().out
+    assert unsynced(tmp_path) == [run]
+
+
+def test_a_sync_leaves_what_a_sweep_still_writes(server, tmp_path, capsys):
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+    (run,) = [run for run in unsynced(tmp_path) if not run.name.endswith("-summary")]
+    with locked(lock_of(tmp_path, run.name.split("-", 3)[3], "offline")):
+        assert sweep(["sync", str(tmp_path)]) == 1
+    assert "1 run left out, which a sweep still writes" in capsys.readouterr().out
+    assert unsynced(tmp_path) == [run]
+    assert {run.name for run in server.runs.values()} == {"summary"}
+    assert sweep(["sync", str(tmp_path)]) == 0
+    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})

@@ -29,7 +29,10 @@ class Run:
 
 
 class Server:
-    """What arrived, and how it answers: ``fault`` is "" (well), "500", "401", or "hang"."""
+    """What arrived, and how it answers: ``fault`` is "" (well), "500", "401", "hang", or "stream".
+
+    "stream" refuses the curves and summaries alone.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
@@ -76,7 +79,10 @@ class Server:
 
     def answer(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Status and JSON for a request."""
-        if self.fault:
+        if self.fault == "stream" and path.endswith("/file_stream"):
+            self.refused += 1
+            return 403, {"error": "made up"}
+        if self.fault not in ("", "stream"):
             self.refused += 1
             if self.fault == "hang":
                 self.released.wait()
