@@ -22,7 +22,7 @@ from cst_lightning.feedback import MISSING
 Label = str | int | float | bool
 
 _N_HASHED = 64  # columns of a hashed category
-_MOSTLY = 0.9  # share of numbers above which a column of text is held for a numeric one with faults
+_NEARLY_ALL = 0.9  # of the rows of a column
 _SHOWN = 5
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
@@ -338,16 +338,41 @@ def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.
     text = _as_text(column)
     if not asked_for and not isinstance(column.dtype, pd.CategoricalDtype):
         seen = text.dropna()
-        dates = seen[seen.str.fullmatch(DATE.pattern)]
-        if len(dates) > _MOSTLY * len(seen):
+        fault = fault_of_text(seen)
+        if fault is not None and fault[0] == "dates":
             raise InputError(
-                f"column {name!r} holds dates, such as {dates.iloc[0]!r}: turn them into numbers that mean something "
-                "(days since, weekday, month) or name it in categorical"
+                f"column {name!r} holds dates, such as {seen.iloc[fault[1]]!r}: turn them into numbers that mean "
+                "something (days since, weekday, month) or name it in categorical"
             )
-        numbers = pd.to_numeric(text, errors="coerce").notna() | text.fillna("").str.fullmatch(NUMBER.pattern)
-        if numbers.sum() > _MOSTLY * text.notna().sum():
+        if fault is not None:
             raise InputError(_not_a_number(name, column))
     return text
+
+
+def fault_of_text(
+    texts: pd.Series[Any], often: NDArray[np.int64] | None = None
+) -> tuple[Literal["dates", "numbers as text", "text among numbers"], int] | None:
+    """What text is rather than categories, and the place of a value that shows it; None for categories.
+
+    Dates are those of nine rows in ten; numbers those of half of the rows, or of nine in ten where some are written as
+    no program reads them (``12 %``). Codes are categories: digits alone, with a zero in front somewhere (``01``).
+
+    Args:
+        texts: without missing ones. often: in how many rows each stands, by default in one.
+    """
+    rows = np.ones(len(texts), np.int64) if often is None else often
+    dated, written = (texts.str.fullmatch(kind.pattern).to_numpy(bool) for kind in (DATE, NUMBER))
+    number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
+    enough = _NEARLY_ALL * rows.sum()
+    if not len(texts) or (texts.str.fullmatch(r"\d+").all() and texts.str.match(r"0\d").any()):
+        return None
+    if rows[dated].sum() >= enough:
+        return "dates", int(dated.argmax())
+    meant = rows[number | written].sum() >= enough
+    if not (meant or rows[number].sum() >= rows.sum() / 2):
+        return None
+    place = int(number.argmin())  # the first that is none; where all are numbers, the first
+    return "numbers as text" if meant and (number | written)[place] else "text among numbers", place
 
 
 def _not_a_number(name: str, column: pd.Series[Any]) -> str:

@@ -1,5 +1,7 @@
 """Checks of a log's columns: each message names column, row and remedy."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from cst_lightning.columns import (
     describe_columns,
     tallies_of,
 )
+from cst_lightning.encoding import FeatureEncoder
 
 ROLES = Roles(action="price", outcome="bought")
 
@@ -37,6 +40,8 @@ def broken(column, row, value, n=40):
         (log(age=["1,5", "2,25"] * 20), r"'1,5' in data row 1, a number written as text"),
         (log(age=["1", "2,25"] * 20), r"'2,25' in data row 2, a number written as text"),
         (log(age=["12 %", "7 %"] * 20), r"'12 %' in data row 1, a number written as text"),
+        (log(age=["41", "7"] * 20), r"'41' in data row 1, a number written as text"),
+        (log(age=["41", "n.k."] * 20), r"'n.k.' in data row 2, text among numbers"),
         (log(age=pd.date_range("2024-01-01", periods=40)), r"'age' holds dates, such as 2024-01-01.*: make numbers"),
         (log(age=["31.12.2024", "1.3.2025"] * 20), r"'age' holds dates, such as 31\.12\.2024: make numbers"),
         (log(age=["2024/12/31 10:05", "2024/1/5 9:00"] * 20), "'age' holds dates"),
@@ -119,10 +124,32 @@ def test_what_is_allowed_is_let_through():
         code=["01", "02"] * 20,  # digits that are categories
         member=[True, False] * 20,
         kind=pd.Categorical(["a", "b"] * 20),
+        band=pd.Categorical(["1", "2"] * 20),  # numbers that are categories by their type
     )
     check_log(frame, ROLES)
     check_log(log(age=["31.12.2024", "n.k."] * 20), Roles(action="price", outcome="bought", categorical=["age"]))
     check_log(log(age=pd.date_range("2024", periods=40), x=1.0), Roles(action="price", outcome="bought", kept=["age"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "is_category"),
+    [
+        (["41", "7", "38", "29", "n.k.", "33"], False),
+        (["41", "7", "n.k.", "?"], False),
+        (["41", "n.k.", "?", "none", "7"], True),
+        (["41", "7"], False),
+        (["01", "02", "13"], True),
+        (["1", "2", "13"], False),
+        (["01", "n.k."], False),
+        (["2,5", "7 %"], False),
+        (["8000 Zug", "3000 Bern"], True),
+    ],
+)
+def test_text_is_categories_to_the_check_of_a_log_and_to_the_encoder_alike(values, is_category):
+    frame = log(age=(values * 40)[:40])
+    for check in (lambda: check_log(frame, ROLES), lambda: FeatureEncoder().fit(frame[["age"]])):
+        with nullcontext() if is_category else pytest.raises(InputError, match="column 'age' "):
+            check()
 
 
 def test_tallies_of_parts_add_up_to_those_of_the_whole():
