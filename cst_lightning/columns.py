@@ -254,6 +254,9 @@ def check_values(tallies: Mapping[str, pd.DataFrame], columns: Roles, where: str
         if name is not None:
             _check_labels(list(tallies[name].index), role, name, where)
     for name in columns.feature_names(list(tallies)):
+        # of a feature that training had, a model may know what to do where it is missing
+        if tallies[name].empty and columns.action is not None:
+            raise InputError(f"{where}: column {name!r} is empty in every row: leave it out of the features")
         _check_values_of_feature(tallies[name], name, name in columns.categorical, where)
 
 
@@ -279,8 +282,6 @@ def labels_of(role: str, values: Iterable[Any], where: str) -> Labels:
 
 def _check_values_of_feature(tallied: pd.DataFrame, name: str, categorical: bool, where: str) -> None:
     kind = kind_of(pd.Series(tallied.index))
-    if kind == "empty":
-        raise InputError(f"{where}: column {name!r} is empty in every row: leave it out of the features")
     # of a type of categories it is meant as they are
     asked_for = categorical or isinstance(tallied.index.dtype, pd.CategoricalDtype)
     if kind in ("text", "mixed") and not asked_for:

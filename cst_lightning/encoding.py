@@ -187,7 +187,7 @@ class FeatureEncoder:
             raise InputError(f"categorical column {unknown[0]!r} is not there: allowed are {shown_list(frame.columns)}")
         self.columns = {}
         for name in frame.columns:
-            column = frame[name]
+            column = _with_missing_booleans(frame[name])
             is_category = name in categorical or (column.dtype.kind not in "biuf")
             if is_category:
                 self.columns[name] = self._category(name, _checked_category(name, column, name in categorical))
@@ -200,7 +200,7 @@ class FeatureEncoder:
         frame = as_frame(x)
         parts = []
         for (name, kind), given in zip(self.columns.items(), frame.columns, strict=True):
-            column = frame[given]
+            column = _with_missing_booleans(frame[given])
             if isinstance(kind, Number):
                 if column.dtype.kind not in "biuf":
                     raise InputError(_not_a_number(name, column))
@@ -326,6 +326,15 @@ def as_frame(x: Any) -> pd.DataFrame:
         frame = frame.infer_objects() if is_object else frame
     frame.columns = [f"x{place}" for place in range(frame.shape[1])]
     return frame.reset_index(drop=True)
+
+
+def _with_missing_booleans(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Objects that are booleans and missing values, or missing ones alone, as booleans: numbers, as without a gap."""
+    missing = column.isna()
+    if not missing.all() and (column.dtype != object or pd.api.types.infer_dtype(column) != "boolean"):
+        return column
+    values = [pd.NA if gap else bool(value) for value, gap in zip(column, missing, strict=True)]
+    return pd.Series(pd.array(values, dtype="boolean"))
 
 
 def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.Series[Any]:

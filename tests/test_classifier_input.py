@@ -175,3 +175,28 @@ def test_a_column_of_another_kind_at_prediction_is_told_by_column_and_row(age, m
     model = CounterfactualClassifier(**QUICK, method="backbone").fit(x, action, outcome)
     with pytest.raises(InputError, match=f"column 'age' .*{message}|column 'age' {message}"):
         model.predict(x.assign(age=age(x["age"])))
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA])
+def test_what_is_missing_in_every_row_at_prediction_is_imputed(gap):
+    x, action, outcome = make_log()
+    x["age"] = x["age"].where(x.index != 5)
+    model = CounterfactualClassifier(**QUICK, method="backbone", missing="impute").fit(x, action, outcome)
+    without = x.assign(age=pd.Series([gap] * len(x), dtype=object))
+    assert np.array_equal(model.predict_proba(without), model.predict_proba(x.assign(age=np.nan)))
+    model = CounterfactualClassifier(**QUICK, method="backbone").fit(x.fillna(40.0), action, outcome)
+    with pytest.raises(InputError, match=r"column 'age' is missing \(NaN\) in rows 0, 1, "):
+        model.predict_proba(without)
+
+
+def test_booleans_with_a_missing_one_are_numbers_as_those_without():
+    x, action, outcome = make_log()
+    member = pd.Series(np.arange(len(x)) % 3 == 0)
+    gap = member.astype(object).where(member.index != 5, None)
+    model = CounterfactualClassifier(**QUICK, method="backbone", missing="impute")
+    for trained in (member, gap):
+        model.fit(x.assign(member=trained), action, outcome)
+        p = model.predict_proba(x.assign(member=gap))
+        assert np.array_equal(p[6:], model.predict_proba(x.assign(member=member))[6:])
+        assert np.array_equal(p, model.predict_proba(x.assign(member=gap.astype(float))))
+    assert type(model.encoder_.columns["member"]).__name__ == "Number"

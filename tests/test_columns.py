@@ -152,6 +152,12 @@ def test_text_is_categories_to_the_check_of_a_log_and_to_the_encoder_alike(value
             check()
 
 
+def test_a_column_without_a_value_is_an_error_only_where_one_trains():
+    with pytest.raises(InputError, match="'age' is empty in every row: leave it out of the features"):
+        check_log(log(age=[None] * 40), ROLES)
+    check_log(log(age=[None] * 40), Roles(features=["age"]))
+
+
 def test_tallies_of_parts_add_up_to_those_of_the_whole():
     frame = log(town=["Bern", None, "Chur", "Bern"] * 10)
     whole = tallies_of(frame, ROLES)
