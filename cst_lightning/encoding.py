@@ -26,7 +26,16 @@ _NEARLY_ALL = 0.9  # of the rows of a column
 _SHOWN = 5
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
-DATE = re.compile(r"\s*\d{1,4}([-./])\d{1,2}\1\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?\s*")
+_TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?(\s*[ap]m)?"
+_MONTH = "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|(sept?|nov|dec)(ember)?|oct(ober)?)"
+DATE = re.compile(
+    r"(?i)\s*("
+    r"\d{1,4}(?P<mark>[-./])\d{1,2}(?P=mark)\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?"
+    r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"  # 2020-01
+    rf"|(\d{{1,4}}[-./\s]+)?{_MONTH}[-./\s]+\d{{1,4}}([-./,\s]+\d{{2,4}})?([,\s]+{_TIME})?"  # 1 Jan 2020, Jan-20
+    rf"|\d{{1,2}}[-./\s]+{_MONTH}"
+    rf"|{_TIME})\s*"
+)
 
 
 # --- labels ---------------------------------------------------------------------------------------

@@ -152,6 +152,27 @@ def test_text_is_categories_to_the_check_of_a_log_and_to_the_encoder_alike(value
             check()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("31.12.2024", "2024/1/5 9:00", "2020-01-02T10:05:00Z", "2020-01", "2020/12", "10:30", "9:05:59", "10:30 pm"),
+        *("1 Jan 2020", "1. January 2020", "1-Jan-20", "Jan-20", "january 5, 2020", "May 2020", "2020-Feb-01", "3 sep"),
+        *("Jan 5 2020 10:30", "5 Dec 2020, 10:30:05"),
+    ],
+)
+def test_dates_and_times_however_they_are_written_are_no_categories(text):
+    with pytest.raises(InputError, match=f"'age' holds dates, such as {text}: make numbers of it"):
+        check_log(log(age=text), ROLES)
+    with pytest.raises(InputError, match=f"'age' holds dates, such as '{text}': turn them into numbers"):
+        FeatureEncoder().fit(log(age=text)[["age"]])
+
+
+@pytest.mark.parametrize("text", ["Jan", "May", "Marina 12", "Decade-90", "16:9", "21:60", "1890-1901", "A-20"])
+def test_what_is_like_a_date_is_a_category(text):
+    check_log(log(age=text), ROLES)
+    FeatureEncoder().fit(log(age=text)[["age"]])
+
+
 def test_a_column_without_a_value_is_an_error_only_where_one_trains():
     with pytest.raises(InputError, match="'age' is empty in every row: leave it out of the features"):
         check_log(log(age=[None] * 40), ROLES)
