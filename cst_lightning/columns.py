@@ -147,7 +147,7 @@ def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) 
             f"{where}: action {columns.action!r} is missing in {rows_text(missing, first)}: fill it in or leave these "
             "rows out (empty, NA, NaN, null and such are read as missing)"
         )
-    _check_propensities(frame, columns, where, first)
+    check_propensities(frame, columns, where, first)
     for name in columns.feature_names(list(frame.columns)):
         _check_feature(frame[name], name in columns.categorical, where, first)
 
@@ -162,7 +162,8 @@ def check_present(frame: pd.DataFrame, names: Sequence[str], where: str, first: 
             )
 
 
-def _check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int) -> None:
+def check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) -> None:
+    """The propensity columns hold probabilities, and those of a row sum to 1 where there are several."""
     names = columns.propensities
     for name in names:
         if (kind := kind_of(frame[name])) not in ("number", "whole number", "empty"):

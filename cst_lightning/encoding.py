@@ -16,14 +16,13 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import check_array
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import MISSING
 
 Label = str | int | float | bool
 
 _N_HASHED = 64  # columns of a hashed category
 _NEARLY_ALL = 0.9  # of the rows of a column
-_SHOWN = 5
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
 _TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?(\s*[ap]m)?"
@@ -219,7 +218,7 @@ class FeatureEncoder:
             far = np.flatnonzero(~(np.abs(parts[-1]) < np.finfo(np.float32).max).all(1))
             if len(far):
                 raise InputError(
-                    f"column {name!r} holds a number too far from those of training in {_rows(far)}: mend it"
+                    f"column {name!r} holds a number too far from those of training in {rows_from_0(far)}: mend it"
                 )
         encoded = np.concatenate(parts, 1)
         return encoded.astype(np.float32)
@@ -249,7 +248,7 @@ class FeatureEncoder:
     def _check_finite(self, name: str, value: NDArray[np.float64]) -> None:
         infinite = np.flatnonzero(np.isinf(value))
         if len(infinite):
-            raise InputError(f"column {name!r} is infinity in {_rows(infinite)}: only finite numbers are allowed")
+            raise InputError(f"column {name!r} is infinity in {rows_from_0(infinite)}: only finite numbers are allowed")
         missing = np.flatnonzero(np.isnan(value))
         if len(missing) and self.missing == "error":
             raise InputError(_missing(name, missing))
@@ -276,8 +275,8 @@ class FeatureEncoder:
         new = np.flatnonzero(index < 0)
         if len(new):
             warnings.warn(
-                f"column {name!r} holds {text.iloc[new[0]]!r} in {_rows(new)}, which training had not: counted as none "
-                "of its categories",
+                f"column {name!r} holds {text.iloc[new[0]]!r} in {rows_from_0(new)}, which training had not: counted "
+                "as none of its categories",
                 stacklevel=2,
             )
         return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
@@ -401,7 +400,7 @@ def _not_a_number(name: str, column: pd.Series[Any]) -> str:
         example = text.dropna().iloc[0]
         return f"column {name!r} holds numbers as text ({example!r}): convert it to numbers, or name it in categorical"
     return (
-        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {_rows(wrong)}: mend it, or "
+        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {rows_from_0(wrong)}: mend it, or "
         "name the column in categorical"
     )
 
@@ -414,11 +413,5 @@ def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _missing(name: str, rows: NDArray[np.int64]) -> str:
-    return (
-        f"column {name!r} is missing (NaN) in {_rows(rows)}: fill it, drop these rows, or train with missing='impute'"
-    )
-
-
-def _rows(rows: NDArray[np.int64]) -> str:
-    shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
-    return f"row{'s' if len(rows) > 1 else ''} {shown} (from 0)"
+    said = f"column {name!r} is missing (NaN) in {rows_from_0(rows)}"
+    return f"{said}: fill it, drop these rows, or train with missing='impute'"

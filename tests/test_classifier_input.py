@@ -53,7 +53,10 @@ def put(value, row=7):
             "propensity of the action taken is 0 in row 4",
         ),
         (bad(propensity=lambda a: np.full(120, 1.2)), "propensity of the action taken is 1.2 in row 0"),
-        (bad(propensity=lambda a: np.full((120, 3), 0.5)), "propensity is no distribution in row 0"),
+        (
+            bad(propensity=lambda a: np.full((120, 3), 0.5)),
+            r"propensity is no distribution in rows 0, 1, .* and 115 more",
+        ),
         (bad(propensity=lambda a: np.full(7, 0.5)), r"propensity has shape \(7,\)"),
     ],
 )
