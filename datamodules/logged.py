@@ -22,6 +22,7 @@ from cst_lightning.columns import (
     add_tallies,
     check_present,
     check_rows,
+    check_taken,
     check_values,
     describe_columns,
     labels_of,
@@ -276,15 +277,20 @@ class LoggedDataModule(pl.LightningDataModule):
                 if len(train):
                     yield self._feedback(train, allow_unlogged=True)
 
-        if share:
-            parts = []
-            for number, frame in enumerate(self._batches(size)):
-                parts.append(frame[held_out(frame, number)])
-            kept = pd.concat(parts)
-            if kept.empty:
+        if share or len(self.roles.propensities) > 1:
+            kept = self._checked_held_out(size, held_out)
+            if share and kept.empty:
                 raise InputError(f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none")
-            self._validation = self._feedback(kept, allow_unlogged=True)
+            self._validation = self._feedback(kept, allow_unlogged=True) if share else None
         self._chunks = chunks
+
+    def _checked_held_out(self, size: int, held_out: Callable[[pd.DataFrame, int], Mask]) -> pd.DataFrame:
+        """The rows held out, in a pass that checks what can be checked only once all actions are known."""
+        parts = []
+        for number, frame in enumerate(self._batches(size)):
+            check_taken(frame, self.roles, self.actions, str(self.path), number * size)
+            parts.append(frame[held_out(frame, number)])
+        return pd.concat(parts)
 
     def _batches(self, n_rows: int) -> Iterator[pd.DataFrame]:
         return read_batches(self.path, n_rows, columns=self.roles, encoding=self.encoding, delimiter=self.delimiter)

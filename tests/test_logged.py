@@ -292,6 +292,38 @@ def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 60])
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_wrong_propensities_are_named_by_their_row_of_the_file(path, chunk_rows, holdout):
+    log = frame().assign(p1=1.0, p2=0.0, p3=0.0)
+    log.loc[log["price"] > 10, ["p1", "p2", "p3"]] = [0.0, 0.5, 0.5]
+    row = log.index[log["price"] > 10][-1]
+    log.loc[row, ["p1", "p2", "p3"]] = [1.0, 0.0, 0.0]
+    log.to_parquet(path)
+    with pytest.raises(
+        InputError, match=rf"log\.parquet: the propensity of the action taken is 0 in data row {row + 1}: "
+    ):
+        module(path, chunk_rows=chunk_rows, holdout=holdout, propensity=["p1", "p2", "p3"]).setup()
+    frame().assign(p1=0.5, p2=0.5).to_parquet(path)
+    with pytest.raises(InputError, match=r"2 propensity columns for 3 actions \(9\.9, 14\.9, 19\.9\)"):
+        module(path, chunk_rows=chunk_rows, holdout=holdout, propensity=["p1", "p2"]).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_empty_rows_at_the_end_are_no_rows(tmp_path, name, chunk_rows):
+    log = pd.concat([frame(), pd.DataFrame(index=range(70))], ignore_index=True)
+    if name == "log.csv":
+        log.to_csv(tmp_path / name, index=False)
+    else:
+        log.to_parquet(tmp_path / name, row_group_size=30)
+    assert module(tmp_path / name, chunk_rows=chunk_rows).n_rows == N
+    log.loc[len(log)] = log.loc[0]
+    log.to_parquet(tmp_path / "gap.parquet", row_group_size=30)
+    with pytest.raises(InputError, match=f"action 'price' is missing in data rows {N + 1}, {N + 2}, "):
+        module(tmp_path / "gap.parquet", chunk_rows=chunk_rows).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
 def test_a_missing_feature_is_named_by_its_row_of_the_file(path, chunk_rows):
     log = frame()
     log.loc[[150, 170], "age"] = np.nan
