@@ -36,6 +36,7 @@ from cst_lightning.fitting import whole
 from cst_lightning.logs import read_batches, read_log
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.stacked import StackedModule
+from cst_lightning.thin_logs import warn_of_no_overlap, warn_of_rare
 
 Mask = NDArray[np.bool_]
 Split = Literal["row", "group", "time"]
@@ -68,6 +69,10 @@ class LoggedDataModule(pl.LightningDataModule):
         actions, outcomes: ``Labels``: what the indices mean. encoder: the fitted ``FeatureEncoder``.
         description: ``columns.describe_columns`` of the file (of a sample of it where it is streamed).
         n_rows: of the file. n_chunks: of a pass, 1 in memory.
+
+    Warns:
+        UserWarning: an action has too little to learn from, or the features tell the action (not looked at where the
+            file is streamed).
     """
 
     actions: Labels
@@ -213,8 +218,10 @@ class LoggedDataModule(pl.LightningDataModule):
                 f"{self.path}: action {sorted(unseen)[0]!r} is in no row to train on, all its rows are held out: leave "
                 "them out of the log, or choose another holdout, split or seed"
             )
+        self._warn_of_rare(self._pairs(frame))
         self._fit_encoder(train)
         self._train = self._feedback(train)
+        warn_of_no_overlap(self._train.x[0].numpy(), self._train.action[0].numpy(), len(self.actions.values))
         if held_out.any():
             self._validation = self._feedback(frame[held_out], allow_unlogged=True)
 
@@ -298,11 +305,12 @@ class LoggedDataModule(pl.LightningDataModule):
     def _survey(self, chunk_rows: int) -> pd.DataFrame:
         """Check the whole file, take its labels, and draw at most ``chunk_rows`` of its rows."""
         rng, share, where = np.random.default_rng(self.seed), 1.0, str(self.path)
-        sample, tallies, last, n_rows = pd.DataFrame(), None, None, 0
+        sample, tallies, last, n_rows, pairs = pd.DataFrame(), None, None, 0, pd.Series(dtype=np.int64)
         for frame in self._batches(chunk_rows):
             check_rows(frame, self.roles, where, n_rows)
             self._check_features(frame, n_rows)
             of_frame = tallies_of(frame, self.roles, n_rows)
+            pairs = self._pairs(frame) if tallies is None else pairs.add(self._pairs(frame), fill_value=0)
             tallies = of_frame if tallies is None else add_tallies(tallies, of_frame)
             if self.by:
                 self._check_present(frame, n_rows)
@@ -320,6 +328,7 @@ class LoggedDataModule(pl.LightningDataModule):
             raise InputError(f"{where}: {n_rows} rows: a log needs at least {MIN_ROWS}")
         check_values(tallies, self.roles, where)
         self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
+        self._warn_of_rare(pairs)
         self.n_rows = n_rows
         return sample
 
@@ -333,6 +342,16 @@ class LoggedDataModule(pl.LightningDataModule):
 
     def _take_labels(self, values: dict[str, Any]) -> None:
         self.actions, self.outcomes = (labels_of(role, found, str(self.path)) for role, found in values.items())
+
+    def _pairs(self, frame: pd.DataFrame) -> pd.Series:
+        """How often each outcome was seen of each action, by both."""
+        return frame[list(self._label_columns.values())].value_counts()
+
+    def _warn_of_rare(self, pairs: pd.Series) -> None:
+        counts = np.zeros((len(self.actions.values), len(self.outcomes.values)), np.int64)
+        action, outcome = (pairs.index.get_level_values(level).to_series() for level in (0, 1))
+        counts[self.actions.index(action), self.outcomes.index(outcome)] = pairs
+        warn_of_rare(self.actions, self.outcomes, counts)
 
     def _fit_encoder(self, frame: pd.DataFrame) -> None:
         self._features = self.roles.feature_names(list(frame.columns))

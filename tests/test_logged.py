@@ -292,6 +292,30 @@ def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 60])
+def test_actions_with_too_little_to_learn_from_are_warned_of(path, chunk_rows):
+    log = frame()
+    log.loc[log["price"] == 19.9, "bought"] = "no"
+    log.loc[[3, 5], "price"] = 99.0
+    log["bought"] = log["bought"].where(log.index != 5)  # an outcome that was not observed is not counted
+    log.to_parquet(path)
+    with pytest.warns(UserWarning, match=r"action 99\.0 has 1 observed outcomes") as told:
+        module(path, chunk_rows=chunk_rows, features=["age"], seed=1).setup()
+    said = [str(warning.message) for warning in told]
+    assert [text for text in said if "'no'" in text] == [
+        "action 19.9 was only ever seen with outcome 'no': it will be predicted so; log it more"
+    ]
+    assert len(said) == 2
+
+
+def test_an_action_that_the_features_determine_is_warned_of(path):
+    log = frame()
+    log["price"] = np.where(log["age"] > 40, 9.9, 14.9)
+    log.to_parquet(path)
+    with pytest.warns(UserWarning, match="the action is a function of the features"):
+        module(path, features=["age"]).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
 @pytest.mark.parametrize("holdout", [0.0, 0.2])
 def test_wrong_propensities_are_named_by_their_row_of_the_file(path, chunk_rows, holdout):
     log = frame().assign(p1=1.0, p2=0.0, p3=0.0)
