@@ -22,7 +22,7 @@ from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import FeatureEncoder, Labels, as_frame, shown_list
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
-from cst_lightning.feedback import Feedback
+from cst_lightning.feedback import Feedback, check_weights
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
@@ -340,9 +340,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"action is missing in row {row} (from 0): every row needs the action taken")
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
-        weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)
+        weight = np.ones(len(p)) if sample_weight is None else check_weights(sample_weight, (len(p),)).double().numpy()
+        weight = weight * (seen >= 0)
         if not weight.sum() > 0:
-            raise InputError("outcome is missing in every row: nothing can be scored")
+            raise InputError("outcome is missing in every row that counts: nothing can be scored")
         likelihood = p[np.arange(len(p)), taken, seen].clip(np.finfo(np.float32).tiny)
         return float(np.average(np.log(likelihood), weights=weight))
 

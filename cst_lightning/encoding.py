@@ -314,8 +314,15 @@ def as_frame(x: Any) -> pd.DataFrame:
     Columns without names are called ``x0``, ``x1``, and so on.
 
     Raises:
-        InputError: a column name stands twice.
+        InputError: a column name stands twice, or there is no column.
     """
+    frame = _as_any_frame(x)
+    if not frame.shape[1]:
+        raise InputError(f"X has 0 feature(s) (shape={frame.shape}) while a minimum of 1 is required: give a column")
+    return frame
+
+
+def _as_any_frame(x: Any) -> pd.DataFrame:
     if isinstance(x, torch.Tensor):
         x = x.detach().cpu().numpy()
     if hasattr(x, "to_pandas"):  # polars, Arrow
@@ -329,7 +336,11 @@ def as_frame(x: Any) -> pd.DataFrame:
             return frame.reset_index(drop=True)
     else:
         is_object = isinstance(x, np.ndarray) and x.dtype.kind == "O"
-        array = check_array(x, accept_sparse=True, dtype=None if is_object else "numeric", ensure_all_finite=False)
+        kinds = {"dtype": None if is_object else "numeric", "accept_sparse": True, "ensure_all_finite": False}
+        try:
+            array = check_array(x, ensure_min_samples=0, ensure_min_features=0, **kinds)
+        except (TypeError, ValueError) as error:  # in one line
+            raise InputError(" ".join(str(error).split())) from None
         frame = pd.DataFrame(array.toarray() if hasattr(array, "toarray") else array)
         frame = frame.infer_objects() if is_object else frame
     frame.columns = [f"x{place}" for place in range(frame.shape[1])]

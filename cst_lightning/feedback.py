@@ -274,18 +274,22 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
 
 def _weights(value: Any, size: tuple[int, ...]) -> Tensor:
     tensor = as_tensor("weight", value).to(torch.float32)
-    tensor = tensor[None] if tensor.ndim == 1 else tensor
+    tensor = check_weights(tensor[None] if tensor.ndim == 1 else tensor, size)
+    return tensor / tensor.mean(1, keepdim=True)
+
+
+def check_weights(value: Any, size: tuple[int, ...]) -> Tensor:
+    """Weights of rows, ``[N]`` or ``[S, N]`` as ``size`` says: finite, from 0, and of some row above."""
+    tensor = as_tensor("weight", value)
     if tuple(tensor.shape) != size:
         raise InputError(f"weight has shape {tuple(tensor.shape)}: x asks for {size}")
     wrong = ~(torch.isfinite(tensor) & (tensor >= 0))
     if wrong.any():
-        replicate, row = (int(i) for i in wrong.nonzero()[0])
-        said = f"weight is {float(tensor[replicate, row])} in {rows_from_0([row])}"
-        raise InputError(f"{said}: allowed are finite values from 0")
-    mean = tensor.mean(1, keepdim=True)
-    if (mean == 0).any():
+        row = rows_from_0([int(wrong.nonzero()[0][-1])])
+        raise InputError(f"weight is {float(tensor[wrong][0])} in {row}: allowed are finite values from 0")
+    if (tensor == 0).all(-1).any():
         raise InputError("every weight is zero: at least one row must count")
-    return tensor / mean
+    return tensor
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:

@@ -146,6 +146,44 @@ def test_no_rows_have_no_predictions():
     assert model.predict_proba(x[:0]).shape == (0, 3, 2)
 
 
+def test_an_array_without_rows_or_columns_is_told():
+    x, action, outcome = make_log()
+    numbers = x[["age", "visits"]].to_numpy()
+    model = CounterfactualClassifier(method="backbone", **QUICK)
+    for nothing, message in ((numbers[:, :0], "0 feature"), (x[[]], "0 feature"), (numbers[:, 0], "Expected 2D array")):
+        with pytest.raises(InputError, match=message):
+            model.fit(nothing, action, outcome)
+    for nothing in (numbers[:0], x[:0]):
+        with pytest.raises(InputError, match="n_samples=0"):
+            model.fit(nothing, action[:0], outcome[:0])
+    model.fit(numbers, action, outcome)
+    assert model.predict_proba(numbers[:0]).shape == (0, 3, 2)
+    with pytest.raises(InputError, match="X has 0 feature"):
+        model.predict_proba(numbers[:, :0])
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(7), r"weight has shape \(7,\)"),
+        (np.ones(1), r"weight has shape \(1,\)"),
+        (np.where(np.arange(120) == 4, np.nan, 1), r"weight is nan in row 4 \(from 0\)"),
+        (np.where(np.arange(120) == 4, -1, 1), r"weight is -1.0 in row 4 \(from 0\)"),
+        (np.zeros(120), "every weight is zero"),
+        (np.full(120, "much"), "weight is of type"),
+    ],
+)
+def test_weights_of_a_score_are_checked(weight, message):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, outcome)
+    with pytest.raises(InputError, match=message):
+        model.score(x, action, outcome, sample_weight=weight)
+    twice = np.where(np.arange(120) < 40, 2, 1)
+    rows = np.repeat(np.arange(120), twice)
+    weighted = model.score(x, action, outcome, sample_weight=twice)
+    assert weighted == pytest.approx(model.score(x.iloc[rows], action[rows], outcome[rows]))
+
+
 def test_numbers_of_numpy_are_numbers():
     x, action, outcome = make_log()
     settings = QUICK | {"hidden": np.int64(8), "dropout": np.float64(0.1), "categorical": np.array(["visits"])}
