@@ -25,6 +25,7 @@ from cst_lightning.columns import (
     check_taken,
     check_values,
     describe_columns,
+    kind_of,
     labels_of,
     rows_text,
     tallies_of,
@@ -356,7 +357,9 @@ class LoggedDataModule(pl.LightningDataModule):
     def _fit_encoder(self, frame: pd.DataFrame) -> None:
         self._features = self.roles.feature_names(list(frame.columns))
         self._few = frame[:1]
-        self.encoder = FeatureEncoder(list(self.roles.categorical), self.missing).fit(frame[self._features])
+        # text that the whole file says is categories stays so, whatever these rows of it hold
+        text = [name for name in self._features if kind_of(frame[name]) in ("text", "mixed")]
+        self.encoder = FeatureEncoder([*self.roles.categorical, *text], self.missing).fit(frame[self._features])
 
     def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
         columns, logged = self._label_columns, self.roles.propensity

@@ -272,6 +272,12 @@ def test_options_that_do_not_go_together(path, changes, message):
         module(path, **changes)
 
 
+def test_text_is_categories_by_the_whole_file_not_by_the_rows_to_train_on(path):
+    frame().assign(code=["10", "11"] * 80 + ["01"] * 40).to_parquet(path)
+    data = module(path, features=["age", "code"], split="time", time="day")
+    assert data.shape.n_features == 1 + 2
+
+
 def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
     log = frame()
     log.loc[150, "age"] = np.inf
