@@ -201,7 +201,9 @@ def evaluate(
     try:
         given = _propensities(log, roles)
         if given is None:
-            given = _estimated(feature_matrix(log, names, features.categorical), taken, classifier, floor)
+            told = frame.columns[frame.notna().any()]  # the others tell nothing of the action
+            categorical = [name for name in features.categorical if name in told]
+            given = _estimated(feature_matrix(log, told, categorical), taken, classifier, floor)
         else:
             given = whole_propensity(given, taken, len(classifier.actions_)).numpy()
     except InputError as error:

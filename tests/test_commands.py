@@ -296,6 +296,20 @@ def test_evaluation_says_why_the_value_of_recommended_actions_is_not_known(sales
     assert not said.out
 
 
+def test_a_feature_that_new_rows_lack_is_imputed_by_every_command(sales, capsys):
+    model, lacking = str(sales / "imputing"), str(sales / "lacking.csv")
+    roles = ["--action", "price", "--outcome", "bought", "--keep", "customer"]
+    options = ["--missing", "impute", "--method", "backbone", "--max_epochs", "2", "--out", model]
+    assert main(["fit", "--data", str(sales / "log.csv"), *roles, *options]) == 0
+    pd.read_csv(sales / "new.csv").assign(age=None, town=None).to_csv(lacking, index=False)
+    assert main(["predict", "--model", model, "--data", lacking, "--out", str(sales / "p.csv")]) == 0
+    pd.read_csv(sales / "new.csv").assign(age=None).to_csv(lacking, index=False)
+    assert main(["evaluate", "--model", model, "--data", lacking, "--value", "{yes: 1, no: 0}"]) == 0
+    assert "doubly robust" in capsys.readouterr().out
+    assert main(["evaluate", "--model", str(sales / "model"), "--data", lacking]) == 2
+    assert "column 'age' is missing (NaN) in data rows 1, 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
