@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
 from cst_lightning.candidates import AUTO, N_FOLDS, folds, overlap_of, train_candidates
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
-from cst_lightning.cross_fitting import explained_share, held_out_probabilities
-from cst_lightning.encoding import FeatureEncoder, Label, Labels, as_frame, shown_list
+from cst_lightning.encoding import FeatureEncoder, Labels, as_frame, shown_list
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
-from cst_lightning.feedback import Feedback
-from cst_lightning.findings import EXPLAINED
+from cst_lightning.feedback import Feedback, check_weights
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
@@ -33,8 +30,8 @@ from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
 from cst_lightning.selection import get_rule, known_rules
 from cst_lightning.stacked import StackedModule
+from cst_lightning.thin_logs import warn_of_no_overlap, warn_of_rare
 
-_OVERLAP_ROWS = 2_000  # that overlap is looked at in
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
 
 
@@ -215,9 +212,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
         x = self.encoder_.transform(frame)
         given = None if propensity is None else whole_propensity(propensity, taken, len(actions.values))
-        _warn_of_rare(actions, outcomes, taken, seen)
-        _warn_of_no_overlap(x, taken, len(actions.values))
         n_actions, n_outcomes = len(actions.values), len(outcomes.values)
+        counts = np.zeros((n_actions, n_outcomes), np.int64)
+        np.add.at(counts, (taken[seen >= 0], seen[seen >= 0]), 1)
+        warn_of_rare(actions, outcomes, counts)
+        warn_of_no_overlap(x, taken, n_actions)
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
 
     # --- options ---------------------------------------------------------------------------------
@@ -341,9 +340,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"action is missing in row {row} (from 0): every row needs the action taken")
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
-        weight = (np.ones(len(p)) if sample_weight is None else np.asarray(sample_weight, float)) * (seen >= 0)
+        weight = np.ones(len(p)) if sample_weight is None else check_weights(sample_weight, (len(p),)).double().numpy()
+        weight = weight * (seen >= 0)
         if not weight.sum() > 0:
-            raise InputError("outcome is missing in every row: nothing can be scored")
+            raise InputError("outcome is missing in every row that counts: nothing can be scored")
         likelihood = p[np.arange(len(p)), taken, seen].clip(np.finfo(np.float32).tiny)
         return float(np.average(np.log(likelihood), weights=weight))
 
@@ -365,31 +365,3 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-def _warn_of_rare(actions: Labels, outcomes: Labels, taken: NDArray[np.int64], seen: NDArray[np.int64]) -> None:
-    """Of actions with too little to learn from."""
-    observed = seen >= 0
-    for place, label in enumerate(actions.values):
-        n_rows = int((taken[observed] == place).sum())
-        different: list[Label] = [outcomes.values[k] for k in np.unique(seen[observed & (taken == place)])]
-        if n_rows < N_FOLDS:
-            message = f"has {n_rows} observed outcomes: what is predicted for it comes from other actions; leave it out"
-        elif len(different) == 1:
-            message = f"was only ever seen with outcome {different[0]!r}: it will be predicted so; log it more"
-        else:
-            continue
-        warnings.warn(f"action {label!r} {message}", stacklevel=3)
-
-
-def _warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actions: int) -> None:
-    """Of a log in which the features tell the action: nothing there separates what the one does from the other."""
-    rows = np.random.default_rng(0).permutation(len(taken))[:_OVERLAP_ROWS]
-    with threadpool_limits(1):
-        propensity, _ = held_out_probabilities(x[rows].astype(np.float64), taken[rows], n_actions, 0)
-    if explained_share(propensity, taken[rows]) > EXPLAINED:
-        warnings.warn(
-            "the action is a function of the features, so no context shows two actions: what is predicted for other "
-            "actions than a context's own is a guess; `diagnose` says more",
-            stacklevel=3,
-        )

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cst_lightning.encoding import DATE, NUMBER, Labels, shown_list
+from cst_lightning.encoding import Labels, fault_of_text, shown_list
 from cst_lightning.errors import InputError
 
 MIN_ROWS = 20
@@ -23,7 +23,6 @@ MIN_ROWS = 20
 MAX_LABELS = 1_000
 
 _SHOWN = 5  # rows that a message lists
-_NEARLY_ALL = 0.9  # of the rows of a column
 _SUM_TOLERANCE = 1e-4  # of a row's propensities, as in Feedback
 
 
@@ -148,7 +147,7 @@ def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) 
             f"{where}: action {columns.action!r} is missing in {rows_text(missing, first)}: fill it in or leave these "
             "rows out (empty, NA, NaN, null and such are read as missing)"
         )
-    _check_propensities(frame, columns, where, first)
+    check_propensities(frame, columns, where, first)
     for name in columns.feature_names(list(frame.columns)):
         _check_feature(frame[name], name in columns.categorical, where, first)
 
@@ -163,7 +162,8 @@ def check_present(frame: pd.DataFrame, names: Sequence[str], where: str, first: 
             )
 
 
-def _check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int) -> None:
+def check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) -> None:
+    """The propensity columns hold probabilities, and those of a row sum to 1 where there are several."""
     names = columns.propensities
     for name in names:
         if (kind := kind_of(frame[name])) not in ("number", "whole number", "empty"):
@@ -255,6 +255,9 @@ def check_values(tallies: Mapping[str, pd.DataFrame], columns: Roles, where: str
         if name is not None:
             _check_labels(list(tallies[name].index), role, name, where)
     for name in columns.feature_names(list(tallies)):
+        # of a feature that training had, a model may know what to do where it is missing
+        if tallies[name].empty and columns.action is not None:
+            raise InputError(f"{where}: column {name!r} is empty in every row: leave it out of the features")
         _check_values_of_feature(tallies[name], name, name in columns.categorical, where)
 
 
@@ -280,32 +283,21 @@ def labels_of(role: str, values: Iterable[Any], where: str) -> Labels:
 
 def _check_values_of_feature(tallied: pd.DataFrame, name: str, categorical: bool, where: str) -> None:
     kind = kind_of(pd.Series(tallied.index))
-    if kind == "empty":
-        raise InputError(f"{where}: column {name!r} is empty in every row: leave it out of the features")
-    text = kind in ("text", "mixed")
-    if text and not categorical:
+    # of a type of categories it is meant as they are
+    asked_for = categorical or isinstance(tallied.index.dtype, pd.CategoricalDtype)
+    if kind in ("text", "mixed") and not asked_for:
         _check_text(tallied, name, where)
 
 
 def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
     """Text that is meant as numbers or dates is an error."""
-    texts = pd.Series([str(value) for value in tallied.index], dtype="str")
-    often = tallied["count"].to_numpy()
-
-    def rows(of: NDArray[np.bool_]) -> int:
-        return int(often[of].sum())
-
-    dated, written = (texts.str.fullmatch(pattern).to_numpy(dtype=bool) for pattern in (DATE, NUMBER))
-    if rows(dated) >= _NEARLY_ALL * often.sum():
-        raise _dates(name, texts[dated].iloc[0], where)
-    number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
-    if number.all():
-        return  # codes written as text are categories
-    meant = rows(number | written) >= _NEARLY_ALL * often.sum()
-    if not (meant or rows(number) >= often.sum() / 2):
+    fault = fault_of_text(texts := pd.Series(list(map(str, tallied.index)), dtype=object), tallied["count"].to_numpy())
+    if fault is None:
         return
-    place = np.flatnonzero(~number)[0]
-    what = "a number written as text" if meant and written[place] else "text among numbers"
+    kind, place = fault
+    if kind == "dates":
+        raise _dates(name, texts[place], where)
+    what = "a number written as text" if kind == "numbers as text" else kind
     raise InputError(
         f"{where}: column {name!r} holds {texts[place]!r} in data row {tallied['row'].iloc[place] + 1}, {what}: "
         "correct it, leave it empty (missing), or name the column as categorical"

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from cst_lightning.candidates import AUTO
 from cst_lightning.classifier import CounterfactualClassifier
-from cst_lightning.columns import Roles, describe_columns, rows_text
+from cst_lightning.columns import Roles, check_propensities, check_taken, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
 from cst_lightning.encoding import Category, Label, Labels, shown_list, written
 from cst_lightning.errors import InputError
-from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
+from cst_lightning.evaluation import calibration, fit_of, value_not_known, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
+from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
@@ -172,6 +173,7 @@ def evaluate(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
+    check_floor(floor)
     classifier, trained = _load(model, _list(trust))
     action, outcome = action or trained.action, outcome or trained.outcome
     assert action is not None
@@ -189,22 +191,37 @@ def evaluate(
     if (taken < 0).any():
         raise InputError(f"action {action!r} is missing in {rows_text(taken < 0)}: every row needs the action taken")
     seen = _index(classifier.outcome_labels_, log, outcome)
+    check_propensities(log, roles, str(data))
+    check_taken(log, roles, classifier.action_labels_, str(data))
     names = list(features.features or ())
     frame, allowed = log[names], _labels(actions, classifier.actions_)
+    worth = _by_label(value, classifier.classes_)
     p = classifier.predict_proba(frame)
     print(fit_of(p, taken, seen, classifier))
     print(calibration(p, taken, seen, classifier))
-    given = _propensities(log, roles)
-    if given is not None:
-        given = whole_propensity(given, taken, len(classifier.actions_)).numpy()
-    else:
-        x = feature_matrix(log, names, features.categorical)
-        given, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
-        print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
-        if explained_share(given, taken) > EXPLAINED:
-            warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
-    worth = _by_label(value, classifier.classes_)
-    print(value_of_recommendations(classifier, p, taken, seen, np.asarray(given), worth, allowed, floor))
+    try:
+        given = _propensities(log, roles)
+        if given is None:
+            told = frame.columns[frame.notna().any()]  # the others tell nothing of the action
+            categorical = [name for name in features.categorical if name in told]
+            given = _estimated(feature_matrix(log, told, categorical), taken, classifier, floor)
+        else:
+            given = whole_propensity(given, taken, len(classifier.actions_)).numpy()
+    except InputError as error:
+        print(value_not_known(error))
+        return
+    print(value_of_recommendations(classifier, p, taken, seen, given, worth, allowed, floor))
+
+
+def _estimated(
+    x: NDArray[np.float64], taken: NDArray[np.int64], classifier: CounterfactualClassifier, floor: float
+) -> NDArray[np.float64]:
+    """Propensities ``[N, K]`` of a log that has none, by its contexts ``[N, d]``, and a word on them."""
+    chances, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
+    print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
+    if explained_share(chances, taken) > EXPLAINED:
+        warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
+    return chances
 
 
 def look(

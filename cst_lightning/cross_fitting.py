@@ -17,6 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from cst_lightning.columns import kind_of
 from cst_lightning.encoding import FeatureEncoder
+from cst_lightning.errors import InputError
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -55,7 +56,12 @@ def held_out_probabilities(x: Floats, label: Codes, n_labels: int, random_state:
 
     The model is the best by log loss on the rows held out: the shares of the labels, logistic regression of four
     strengths, or a tree. A label that a fold lacks has probability 0 there.
+
+    Raises:
+        InputError: a single row, beside which there is none to fit on.
     """
+    if len(x) < 2:
+        raise InputError("a single row: each is predicted from the others, so at least two are needed")
     least = max(20, len(x) // 200)
     models: dict[str, Callable[[], Any]] = {
         f"logistic regression (C = {c})": partial(LogisticRegression, C=c, max_iter=500) for c in _STRENGTHS

@@ -16,17 +16,25 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import check_array
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import MISSING
 
 Label = str | int | float | bool
 
 _N_HASHED = 64  # columns of a hashed category
-_MOSTLY = 0.9  # share of numbers above which a column of text is held for a numeric one with faults
-_SHOWN = 5
+_NEARLY_ALL = 0.9  # of the rows of a column
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
-DATE = re.compile(r"\s*\d{1,4}([-./])\d{1,2}\1\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?\s*")
+_TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?(\s*[ap]m)?"
+_MONTH = "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|(sept?|nov|dec)(ember)?|oct(ober)?)"
+DATE = re.compile(
+    r"(?i)\s*("
+    r"\d{1,4}(?P<mark>[-./])\d{1,2}(?P=mark)\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?"
+    r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"  # 2020-01
+    rf"|(\d{{1,4}}[-./\s]+)?{_MONTH}[-./\s]+\d{{1,4}}([-./,\s]+\d{{2,4}})?([,\s]+{_TIME})?"  # 1 Jan 2020, Jan-20
+    rf"|\d{{1,2}}[-./\s]+{_MONTH}"
+    rf"|{_TIME})\s*"
+)
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -187,7 +195,7 @@ class FeatureEncoder:
             raise InputError(f"categorical column {unknown[0]!r} is not there: allowed are {shown_list(frame.columns)}")
         self.columns = {}
         for name in frame.columns:
-            column = frame[name]
+            column = _with_missing_booleans(frame[name])
             is_category = name in categorical or (column.dtype.kind not in "biuf")
             if is_category:
                 self.columns[name] = self._category(name, _checked_category(name, column, name in categorical))
@@ -200,7 +208,7 @@ class FeatureEncoder:
         frame = as_frame(x)
         parts = []
         for (name, kind), given in zip(self.columns.items(), frame.columns, strict=True):
-            column = frame[given]
+            column = _with_missing_booleans(frame[given])
             if isinstance(kind, Number):
                 if column.dtype.kind not in "biuf":
                     raise InputError(_not_a_number(name, column))
@@ -210,7 +218,7 @@ class FeatureEncoder:
             far = np.flatnonzero(~(np.abs(parts[-1]) < np.finfo(np.float32).max).all(1))
             if len(far):
                 raise InputError(
-                    f"column {name!r} holds a number too far from those of training in {_rows(far)}: mend it"
+                    f"column {name!r} holds a number too far from those of training in {rows_from_0(far)}: mend it"
                 )
         encoded = np.concatenate(parts, 1)
         return encoded.astype(np.float32)
@@ -240,7 +248,7 @@ class FeatureEncoder:
     def _check_finite(self, name: str, value: NDArray[np.float64]) -> None:
         infinite = np.flatnonzero(np.isinf(value))
         if len(infinite):
-            raise InputError(f"column {name!r} is infinity in {_rows(infinite)}: only finite numbers are allowed")
+            raise InputError(f"column {name!r} is infinity in {rows_from_0(infinite)}: only finite numbers are allowed")
         missing = np.flatnonzero(np.isnan(value))
         if len(missing) and self.missing == "error":
             raise InputError(_missing(name, missing))
@@ -267,8 +275,8 @@ class FeatureEncoder:
         new = np.flatnonzero(index < 0)
         if len(new):
             warnings.warn(
-                f"column {name!r} holds {text.iloc[new[0]]!r} in {_rows(new)}, which training had not: counted as none "
-                "of its categories",
+                f"column {name!r} holds {text.iloc[new[0]]!r} in {rows_from_0(new)}, which training had not: counted "
+                "as none of its categories",
                 stacklevel=2,
             )
         return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
@@ -306,8 +314,15 @@ def as_frame(x: Any) -> pd.DataFrame:
     Columns without names are called ``x0``, ``x1``, and so on.
 
     Raises:
-        InputError: a column name stands twice.
+        InputError: a column name stands twice, or there is no column.
     """
+    frame = _as_any_frame(x)
+    if not frame.shape[1]:
+        raise InputError(f"X has 0 feature(s) (shape={frame.shape}) while a minimum of 1 is required: give a column")
+    return frame
+
+
+def _as_any_frame(x: Any) -> pd.DataFrame:
     if isinstance(x, torch.Tensor):
         x = x.detach().cpu().numpy()
     if hasattr(x, "to_pandas"):  # polars, Arrow
@@ -321,11 +336,24 @@ def as_frame(x: Any) -> pd.DataFrame:
             return frame.reset_index(drop=True)
     else:
         is_object = isinstance(x, np.ndarray) and x.dtype.kind == "O"
-        array = check_array(x, accept_sparse=True, dtype=None if is_object else "numeric", ensure_all_finite=False)
+        kinds = {"dtype": None if is_object else "numeric", "accept_sparse": True, "ensure_all_finite": False}
+        try:
+            array = check_array(x, ensure_min_samples=0, ensure_min_features=0, **kinds)
+        except (TypeError, ValueError) as error:  # in one line
+            raise InputError(" ".join(str(error).split())) from None
         frame = pd.DataFrame(array.toarray() if hasattr(array, "toarray") else array)
         frame = frame.infer_objects() if is_object else frame
     frame.columns = [f"x{place}" for place in range(frame.shape[1])]
     return frame.reset_index(drop=True)
+
+
+def _with_missing_booleans(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Objects that are booleans and missing values, or missing ones alone, as booleans: numbers, as without a gap."""
+    missing = column.isna()
+    if not missing.all() and (column.dtype != object or pd.api.types.infer_dtype(column) != "boolean"):
+        return column
+    values = [pd.NA if gap else bool(value) for value, gap in zip(column, missing, strict=True)]
+    return pd.Series(pd.array(values, dtype="boolean"))
 
 
 def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.Series[Any]:
@@ -338,16 +366,41 @@ def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.
     text = _as_text(column)
     if not asked_for and not isinstance(column.dtype, pd.CategoricalDtype):
         seen = text.dropna()
-        dates = seen[seen.str.fullmatch(DATE.pattern)]
-        if len(dates) > _MOSTLY * len(seen):
+        fault = fault_of_text(seen)
+        if fault is not None and fault[0] == "dates":
             raise InputError(
-                f"column {name!r} holds dates, such as {dates.iloc[0]!r}: turn them into numbers that mean something "
-                "(days since, weekday, month) or name it in categorical"
+                f"column {name!r} holds dates, such as {seen.iloc[fault[1]]!r}: turn them into numbers that mean "
+                "something (days since, weekday, month) or name it in categorical"
             )
-        numbers = pd.to_numeric(text, errors="coerce").notna() | text.fillna("").str.fullmatch(NUMBER.pattern)
-        if numbers.sum() > _MOSTLY * text.notna().sum():
+        if fault is not None:
             raise InputError(_not_a_number(name, column))
     return text
+
+
+def fault_of_text(
+    texts: pd.Series[Any], often: NDArray[np.int64] | None = None
+) -> tuple[Literal["dates", "numbers as text", "text among numbers"], int] | None:
+    """What text is rather than categories, and the place of a value that shows it; None for categories.
+
+    Dates are those of nine rows in ten; numbers those of half of the rows, or of nine in ten where some are written as
+    no program reads them (``12 %``). Codes are categories: digits alone, with a zero in front somewhere (``01``).
+
+    Args:
+        texts: without missing ones. often: in how many rows each stands, by default in one.
+    """
+    rows = np.ones(len(texts), np.int64) if often is None else often
+    dated, written = (texts.str.fullmatch(kind.pattern).to_numpy(bool) for kind in (DATE, NUMBER))
+    number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
+    enough = _NEARLY_ALL * rows.sum()
+    if not len(texts) or (texts.str.fullmatch(r"\d+").all() and texts.str.match(r"0\d").any()):
+        return None
+    if rows[dated].sum() >= enough:
+        return "dates", int(dated.argmax())
+    meant = rows[number | written].sum() >= enough
+    if not (meant or rows[number].sum() >= rows.sum() / 2):
+        return None
+    place = int(number.argmin())  # the first that is none; where all are numbers, the first
+    return "numbers as text" if meant and (number | written)[place] else "text among numbers", place
 
 
 def _not_a_number(name: str, column: pd.Series[Any]) -> str:
@@ -358,7 +411,7 @@ def _not_a_number(name: str, column: pd.Series[Any]) -> str:
         example = text.dropna().iloc[0]
         return f"column {name!r} holds numbers as text ({example!r}): convert it to numbers, or name it in categorical"
     return (
-        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {_rows(wrong)}: mend it, or "
+        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {rows_from_0(wrong)}: mend it, or "
         "name the column in categorical"
     )
 
@@ -371,11 +424,5 @@ def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _missing(name: str, rows: NDArray[np.int64]) -> str:
-    return (
-        f"column {name!r} is missing (NaN) in {_rows(rows)}: fill it, drop these rows, or train with missing='impute'"
-    )
-
-
-def _rows(rows: NDArray[np.int64]) -> str:
-    shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
-    return f"row{'s' if len(rows) > 1 else ''} {shown} (from 0)"
+    said = f"column {name!r} is missing (NaN) in {rows_from_0(rows)}"
+    return f"{said}: fill it, drop these rows, or train with missing='impute'"

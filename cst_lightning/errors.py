@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+_SHOWN = 5  # rows that a message lists
 
 
 class InputError(ValueError):
@@ -17,3 +22,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near += [n for n in difflib.get_close_matches(name, names, n=3, cutoff=0.5) if n not in near]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}Allowed: {', '.join(names)}")
+
+
+def rows_from_0(rows: Sequence[int] | NDArray[Any]) -> str:
+    """Rows of an array for a message, the first few of them; the command line makes rows of a file of it."""
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:_SHOWN]))}{more} (from 0)"

@@ -138,6 +138,11 @@ class EstimatorBackbone(StackedModule):
     @override
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
+        if not self.fitted:
+            raise InputError(
+                f"{type(self).__name__} is not fitted, and a scikit-learn learner is in no checkpoint: fit it in the "
+                "same process, or save a CounterfactualClassifier"
+            )
         x = self._contexts(x).cpu()
         rows = [self._logits_of(models, part.double().numpy()) for models, part in zip(self.fitted, x, strict=True)]
         return torch.from_numpy(np.stack(rows)).float().to(self.device)

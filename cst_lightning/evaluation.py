@@ -66,6 +66,11 @@ def calibration(
     return f"\ncalibration by action:\n{table}\n"
 
 
+def value_not_known(why: InputError) -> str:
+    """What stands in the place of ``value_of_recommendations`` where these rows do not tell it."""
+    return f"value of the recommended actions: not known ({why})"
+
+
 def value_of_recommendations(
     classifier: CounterfactualClassifier,
     p: NDArray[np.float64],
@@ -87,17 +92,20 @@ def value_of_recommendations(
     try:
         of_outcome = worth(value, p.shape, labels, classifier.outcome_labels_)
     except InputError as error:
-        return f"value of the recommended actions: not known ({error})"
+        return value_not_known(error)
     expected = (p * of_outcome).sum(-1)
     reward = np.where(seen >= 0, np.broadcast_to(of_outcome, p.shape[1:])[taken, seen], np.nan)
     policy = np.where(allowed_actions(actions, len(p), labels), expected, -np.inf).argmax(1)
     lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
-    common = {"floor": floor}
-    for name, estimate in (
-        ("IPS", ips(policy, taken, reward, propensity, **common)),
-        ("SNIPS", snips(policy, taken, reward, propensity, **common)),
-        ("doubly robust", doubly_robust(policy, taken, reward, propensity, expected, **common)),
-    ):
+    try:
+        estimates = {
+            "IPS": ips(policy, taken, reward, propensity, floor=floor),
+            "SNIPS": snips(policy, taken, reward, propensity, floor=floor),
+            "doubly robust": doubly_robust(policy, taken, reward, propensity, expected, floor=floor),
+        }
+    except InputError as error:
+        return value_not_known(error)
+    for name, estimate in estimates.items():
         lines.append(
             f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
             f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 
 MISSING = -1  # an outcome that was not observed
 
@@ -240,8 +240,8 @@ def _check_contexts(x: Tensor) -> None:
     if not torch.isfinite(x).all():
         replicate, row, column = (int(i) for i in (~torch.isfinite(x)).nonzero()[0])
         raise InputError(
-            f"x holds {float(x[replicate, row, column])} in column {column}, row {row}, replicate {replicate}: "
-            "only finite numbers are allowed; fill or drop missing values first"
+            f"x holds {float(x[replicate, row, column])} in column {column}, {rows_from_0([row])}, replicate "
+            f"{replicate}: only finite numbers are allowed; fill or drop missing values first"
         )
 
 
@@ -254,7 +254,8 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
     if tensor.is_floating_point():
         missing = torch.isnan(tensor)
         if missing.any() and not missing_allowed:
-            raise InputError(f"{name} is missing in row {int(missing.nonzero()[0][1])}: every row needs one")
+            row = rows_from_0([int(missing.nonzero()[0][1])])
+            raise InputError(f"{name} is missing in {row}: every row needs one")
         tensor = torch.where(missing, torch.full_like(tensor, MISSING), tensor)
         if (tensor != tensor.round()).any():
             raise InputError(
@@ -265,7 +266,7 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
     if wrong.any():
         where = [int(i) for i in wrong.nonzero()[0]]
         raise InputError(
-            f"{name} is {int(tensor[tuple(where)])} in row {where[1]}, replicate {where[0]}: "
+            f"{name} is {int(tensor[tuple(where)])} in {rows_from_0([where[1]])}, replicate {where[0]}: "
             f"allowed are 0..{n_values - 1}" + (" (and -1 for missing)" if missing_allowed else "")
         )
     return tensor
@@ -273,17 +274,22 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
 
 def _weights(value: Any, size: tuple[int, ...]) -> Tensor:
     tensor = as_tensor("weight", value).to(torch.float32)
-    tensor = tensor[None] if tensor.ndim == 1 else tensor
+    tensor = check_weights(tensor[None] if tensor.ndim == 1 else tensor, size)
+    return tensor / tensor.mean(1, keepdim=True)
+
+
+def check_weights(value: Any, size: tuple[int, ...]) -> Tensor:
+    """Weights of rows, ``[N]`` or ``[S, N]`` as ``size`` says: finite, from 0, and of some row above."""
+    tensor = as_tensor("weight", value)
     if tuple(tensor.shape) != size:
         raise InputError(f"weight has shape {tuple(tensor.shape)}: x asks for {size}")
     wrong = ~(torch.isfinite(tensor) & (tensor >= 0))
     if wrong.any():
-        replicate, row = (int(i) for i in wrong.nonzero()[0])
-        raise InputError(f"weight is {float(tensor[replicate, row])} in row {row}: allowed are finite values from 0")
-    mean = tensor.mean(1, keepdim=True)
-    if (mean == 0).any():
+        row = rows_from_0([int(wrong.nonzero()[0][-1])])
+        raise InputError(f"weight is {float(tensor[wrong][0])} in {row}: allowed are finite values from 0")
+    if (tensor == 0).all(-1).any():
         raise InputError("every weight is zero: at least one row must count")
-    return tensor / mean
+    return tensor
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
@@ -294,9 +300,8 @@ def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}: allowed is {size}")
     wrong = ~((tensor >= 0) & (tensor <= 1)).all(-1) | ((tensor.sum(-1) - 1).abs() > 1e-4)
     if wrong.any():
-        rows = sorted({int(i) for i in wrong.nonzero()[:, 1]})
-        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-        raise InputError(f"{name} is no distribution in row {shown}: values in 0..1 that sum to 1 are allowed")
+        rows = rows_from_0(sorted({int(i) for i in wrong.nonzero()[:, 1]}))
+        raise InputError(f"{name} is no distribution in {rows}: values in 0..1 that sum to 1 are allowed")
     return tensor
 
 
@@ -305,7 +310,6 @@ def _propensity(value: Any, size: tuple[int, ...], action: Tensor) -> Tensor:
     tensor = tensor.to(torch.float32)
     taken = tensor.gather(-1, action[..., None])[..., 0]
     if (taken <= 0).any():
-        rows = sorted({int(i) for i in (taken <= 0).nonzero()[:, 1]})
-        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-        raise InputError(f"propensity of the action taken is 0 in row {shown}: it must be above 0")
+        rows = rows_from_0(sorted({int(i) for i in (taken <= 0).nonzero()[:, 1]}))
+        raise InputError(f"propensity of the action taken is 0 in {rows}: it must be above 0")
     return tensor

@@ -46,13 +46,12 @@ def read_log(
     Raises:
         InputError: the file or a column cannot be used (see ``columns.check_log``).
     """
-    path, roles = Path(path), columns or Roles()
+    path, is_log, roles = Path(path), _is_log(columns), columns or Roles()
     if rows is not None and rows < 1:
         raise InputError(f"rows={rows}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
     read = _read_csv if form.kind == "csv" else _read_dataset
     table = read(path, form, roles, rows)
-    is_log = columns is None or roles.action is not None
     frame = _to_frame(_without_empty_end(table) if is_log else table, path)
     if frame.empty:
         raise InputError(f"{path}: only a header, no rows")
@@ -81,13 +80,13 @@ def read_batches(
 ) -> Iterator[pd.DataFrame]:
     """The rows of a log file in order, as frames of ``rows_per_batch`` (the last may be smaller), in bounded memory.
 
-    Types are those of ``read_log``; the values are not checked (see ``columns.check_rows``). The types of a CSV file
-    are found in a pass of their own, before the first batch.
+    Types and rows are those of ``read_log``; the values are not checked (see ``columns.check_rows``). The types of a
+    CSV file are found in a pass of their own, before the first batch.
 
     Args:
         path, columns, encoding, delimiter: as for ``read_log``.
     """
-    path, columns = Path(path), columns or Roles()
+    path, is_log, columns = Path(path), _is_log(columns), columns or Roles()
     if rows_per_batch < 1:
         raise InputError(f"rows_per_batch={rows_per_batch}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
@@ -95,7 +94,13 @@ def read_batches(
         batches = _csv_batches(path, form, columns)
     else:
         batches = _dataset_batches(path, form, columns, rows_per_batch)
-    return (_to_frame(table, path) for table in _of_size(batches, rows_per_batch))
+    tables = _each_without_empty_end(batches) if is_log else batches
+    return (_to_frame(table, path) for table in _of_size(tables, rows_per_batch))
+
+
+def _is_log(columns: Roles | None) -> bool:
+    """Whether empty rows at the end are none: of contexts to predict every row gets an answer."""
+    return columns is None or columns.action is not None
 
 
 # --- CSV ----------------------------------------------------------------------------------------
@@ -269,6 +274,19 @@ def _without_empty_end(table: pa.Table) -> pa.Table:
     while end and not any(column[end - 1].is_valid for column in table.columns):
         end -= 1
     return table.slice(0, end)
+
+
+def _each_without_empty_end(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of all tables up to the last one that holds a value."""
+    waiting: list[pa.Table] = []  # rows without a value, which are the end unless others follow
+    for table in tables:
+        full = _without_empty_end(table)
+        if len(full):
+            yield from waiting
+            yield full
+            waiting = []
+        if len(full) < len(table):
+            waiting.append(table.slice(len(full)))
 
 
 def _of_size(tables: Iterator[pa.Table], n_rows: int) -> Iterator[pa.Table]:

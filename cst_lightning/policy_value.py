@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 
 Floats = NDArray[np.float64]
 
@@ -158,12 +158,13 @@ def _check(
     expected_reward: ArrayLike | None = None,
 ) -> _Log:
     """All arguments checked, and the weights of the rows that have a reward."""
-    if not 0 <= floor < 1:
-        raise InputError(f"floor={floor}: allowed is from 0, below 1")
+    check_floor(floor)
     rewards = _numbers("reward", reward, missing=True)
     n_rows = len(rewards)
-    if rewards.ndim != 1 or (observed := ~np.isnan(rewards)).sum() < 2:
-        raise InputError(f"reward has shape {rewards.shape}: allowed is [N], with a value in at least two rows")
+    if rewards.ndim != 1:
+        raise InputError(f"reward has shape {rewards.shape}: allowed is [N]")
+    if (observed := ~np.isnan(rewards)).sum() < 2:
+        raise InputError("an outcome was seen in fewer than two rows: give more of them")
     chosen, chance = _numbers("policy", policy), _numbers("propensity", propensity)
     model = None if expected_reward is None else _numbers("expected_reward", expected_reward)
     wide = {"policy": chosen, "propensity": chance} | ({} if model is None else {"expected_reward": model})
@@ -179,7 +180,7 @@ def _check(
     chance = _of_taken(chance, taken, floor)
     weight = chosen[np.arange(n_rows), taken] / np.maximum(chance, floor)
     if not weight[observed].any():
-        raise InputError("policy: no logged action has a chance under it, so the log says nothing about its value")
+        raise InputError("no row with an outcome has an action that the policy takes, so the log says nothing of it")
     return _Log(
         reward=rewards[observed],
         action=taken[observed],
@@ -190,6 +191,12 @@ def _check(
     )
 
 
+def check_floor(floor: float) -> None:
+    """A least propensity that can be divided by, or 0."""
+    if not 0 <= floor < 1:
+        raise InputError(f"floor={floor}: allowed is from 0, below 1")
+
+
 def _numbers(name: str, value: ArrayLike, *, missing: bool = False) -> Floats:
     """Finite numbers; NaN where ``missing``."""
     try:
@@ -198,8 +205,8 @@ def _numbers(name: str, value: ArrayLike, *, missing: bool = False) -> Floats:
         raise InputError(f"{name} holds values that are no numbers: give indices and numbers only") from None
     wrong = ~np.isfinite(array) & ~(np.isnan(array) & missing)
     if wrong.any():
-        row = int(np.argwhere(wrong)[0][0])
-        raise InputError(f"{name} is {array[wrong][0]} in row {row}: only finite numbers are allowed")
+        row = rows_from_0(np.argwhere(wrong)[0][:1])
+        raise InputError(f"{name} is {array[wrong][0]} in {row}: only finite numbers are allowed")
     return array
 
 
@@ -225,16 +232,16 @@ def _indices(name: str, array: Floats, n_rows: int, n_actions: int | None) -> ND
     wrong = (array != array.round()) | (array < 0) | (array >= (np.inf if n_actions is None else n_actions))
     if wrong.any():
         allowed = "0, 1, ..." if n_actions is None else f"0..{n_actions - 1}"
-        raise InputError(f"{name} is {array[wrong][0]:g} in row {np.flatnonzero(wrong)[0]}: allowed are {allowed}")
+        row = rows_from_0(np.flatnonzero(wrong)[:1])
+        raise InputError(f"{name} is {array[wrong][0]:g} in {row}: allowed are {allowed}")
     return array.astype(np.int64)
 
 
 def _check_distribution(name: str, array: Floats) -> None:
     wrong = ((array < 0) | (array > 1)).any(1) | (abs(array.sum(1) - 1) > _SUM_TOLERANCE)
     if wrong.any():
-        raise InputError(
-            f"{name} is no distribution in row {np.flatnonzero(wrong)[0]}: values in 0..1 that sum to 1 are allowed"
-        )
+        rows = rows_from_0(np.flatnonzero(wrong))
+        raise InputError(f"{name} is no distribution in {rows}: values in 0..1 that sum to 1 are allowed")
 
 
 def _of_taken(propensity: Floats, taken: NDArray[np.int64], floor: float) -> Floats:
@@ -245,8 +252,9 @@ def _of_taken(propensity: Floats, taken: NDArray[np.int64], floor: float) -> Flo
     # an estimate may be 0: the floor mends it, and n_clipped counts it
     low = propensity < 0 if floor else propensity <= 0
     if (wrong := low | (propensity > 1)).any():
+        row = rows_from_0(np.flatnonzero(wrong)[:1])
         raise InputError(
-            f"propensity is {propensity[wrong][0]:g} in row {np.flatnonzero(wrong)[0]}: allowed is "
+            f"propensity is {propensity[wrong][0]:g} in {row}: allowed is "
             f"{'from 0' if floor else 'above 0 (or set a floor such as 0.01)'}, at most 1"
         )
     return propensity

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import Feedback
 
 PropensityModel = Literal["multinomial", "one_vs_rest"]
@@ -101,7 +101,8 @@ def whole_propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Te
         return torch.from_numpy(value)
     rest = (1 - value) / max(1, n_actions - 1)
     if n_actions == 1 and (value < 1).any():
-        raise InputError(f"propensity is {value.min():g} in row {value.argmin()}: with one action it is 1")
+        row = rows_from_0([int(value.argmin())])
+        raise InputError(f"propensity is {value.min():g} in {row}: with one action it is 1")
     every = np.repeat(rest[:, None], n_actions, 1)
     every[np.arange(n_rows), taken] = value
     return torch.from_numpy(every)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cst_lightning.encoding import Labels, shown_list
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 
 
 def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels) -> NDArray[np.float64]:
@@ -65,7 +65,7 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
         raise InputError(f"actions has shape {allowed.shape}: booleans of shape ({n_rows}, {n_actions}) are allowed")
     empty = np.flatnonzero(~allowed.any(1))
     if len(empty):
-        raise InputError(f"actions allows none in row {empty[0]}: at least one is needed")
+        raise InputError(f"actions allows none in {rows_from_0(empty[:1])}: at least one is needed")
     return allowed
 
 

@@ -22,8 +22,10 @@ from cst_lightning.columns import (
     add_tallies,
     check_present,
     check_rows,
+    check_taken,
     check_values,
     describe_columns,
+    kind_of,
     labels_of,
     rows_text,
     tallies_of,
@@ -35,6 +37,7 @@ from cst_lightning.fitting import whole
 from cst_lightning.logs import read_batches, read_log
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.stacked import StackedModule
+from cst_lightning.thin_logs import warn_of_no_overlap, warn_of_rare
 
 Mask = NDArray[np.bool_]
 Split = Literal["row", "group", "time"]
@@ -67,6 +70,10 @@ class LoggedDataModule(pl.LightningDataModule):
         actions, outcomes: ``Labels``: what the indices mean. encoder: the fitted ``FeatureEncoder``.
         description: ``columns.describe_columns`` of the file (of a sample of it where it is streamed).
         n_rows: of the file. n_chunks: of a pass, 1 in memory.
+
+    Warns:
+        UserWarning: an action has too little to learn from, or the features tell the action (not looked at where the
+            file is streamed).
     """
 
     actions: Labels
@@ -212,8 +219,10 @@ class LoggedDataModule(pl.LightningDataModule):
                 f"{self.path}: action {sorted(unseen)[0]!r} is in no row to train on, all its rows are held out: leave "
                 "them out of the log, or choose another holdout, split or seed"
             )
+        self._warn_of_rare(self._pairs(frame))
         self._fit_encoder(train)
         self._train = self._feedback(train)
+        warn_of_no_overlap(self._train.x[0].numpy(), self._train.action[0].numpy(), len(self.actions.values))
         if held_out.any():
             self._validation = self._feedback(frame[held_out], allow_unlogged=True)
 
@@ -276,15 +285,20 @@ class LoggedDataModule(pl.LightningDataModule):
                 if len(train):
                     yield self._feedback(train, allow_unlogged=True)
 
-        if share:
-            parts = []
-            for number, frame in enumerate(self._batches(size)):
-                parts.append(frame[held_out(frame, number)])
-            kept = pd.concat(parts)
-            if kept.empty:
+        if share or len(self.roles.propensities) > 1:
+            kept = self._checked_held_out(size, held_out)
+            if share and kept.empty:
                 raise InputError(f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none")
-            self._validation = self._feedback(kept, allow_unlogged=True)
+            self._validation = self._feedback(kept, allow_unlogged=True) if share else None
         self._chunks = chunks
+
+    def _checked_held_out(self, size: int, held_out: Callable[[pd.DataFrame, int], Mask]) -> pd.DataFrame:
+        """The rows held out, in a pass that checks what can be checked only once all actions are known."""
+        parts = []
+        for number, frame in enumerate(self._batches(size)):
+            check_taken(frame, self.roles, self.actions, str(self.path), number * size)
+            parts.append(frame[held_out(frame, number)])
+        return pd.concat(parts)
 
     def _batches(self, n_rows: int) -> Iterator[pd.DataFrame]:
         return read_batches(self.path, n_rows, columns=self.roles, encoding=self.encoding, delimiter=self.delimiter)
@@ -292,11 +306,12 @@ class LoggedDataModule(pl.LightningDataModule):
     def _survey(self, chunk_rows: int) -> pd.DataFrame:
         """Check the whole file, take its labels, and draw at most ``chunk_rows`` of its rows."""
         rng, share, where = np.random.default_rng(self.seed), 1.0, str(self.path)
-        sample, tallies, last, n_rows = pd.DataFrame(), None, None, 0
+        sample, tallies, last, n_rows, pairs = pd.DataFrame(), None, None, 0, pd.Series(dtype=np.int64)
         for frame in self._batches(chunk_rows):
             check_rows(frame, self.roles, where, n_rows)
             self._check_features(frame, n_rows)
             of_frame = tallies_of(frame, self.roles, n_rows)
+            pairs = self._pairs(frame) if tallies is None else pairs.add(self._pairs(frame), fill_value=0)
             tallies = of_frame if tallies is None else add_tallies(tallies, of_frame)
             if self.by:
                 self._check_present(frame, n_rows)
@@ -314,6 +329,7 @@ class LoggedDataModule(pl.LightningDataModule):
             raise InputError(f"{where}: {n_rows} rows: a log needs at least {MIN_ROWS}")
         check_values(tallies, self.roles, where)
         self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
+        self._warn_of_rare(pairs)
         self.n_rows = n_rows
         return sample
 
@@ -328,10 +344,22 @@ class LoggedDataModule(pl.LightningDataModule):
     def _take_labels(self, values: dict[str, Any]) -> None:
         self.actions, self.outcomes = (labels_of(role, found, str(self.path)) for role, found in values.items())
 
+    def _pairs(self, frame: pd.DataFrame) -> pd.Series:
+        """How often each outcome was seen of each action, by both."""
+        return frame[list(self._label_columns.values())].value_counts()
+
+    def _warn_of_rare(self, pairs: pd.Series) -> None:
+        counts = np.zeros((len(self.actions.values), len(self.outcomes.values)), np.int64)
+        action, outcome = (pairs.index.get_level_values(level).to_series() for level in (0, 1))
+        counts[self.actions.index(action), self.outcomes.index(outcome)] = pairs
+        warn_of_rare(self.actions, self.outcomes, counts)
+
     def _fit_encoder(self, frame: pd.DataFrame) -> None:
         self._features = self.roles.feature_names(list(frame.columns))
         self._few = frame[:1]
-        self.encoder = FeatureEncoder(list(self.roles.categorical), self.missing).fit(frame[self._features])
+        # text that the whole file says is categories stays so, whatever these rows of it hold
+        text = [name for name in self._features if kind_of(frame[name]) in ("text", "mixed")]
+        self.encoder = FeatureEncoder([*self.roles.categorical, *text], self.missing).fit(frame[self._features])
 
     def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
         columns, logged = self._label_columns, self.roles.propensity

@@ -53,7 +53,10 @@ def put(value, row=7):
             "propensity of the action taken is 0 in row 4",
         ),
         (bad(propensity=lambda a: np.full(120, 1.2)), "propensity of the action taken is 1.2 in row 0"),
-        (bad(propensity=lambda a: np.full((120, 3), 0.5)), "propensity is no distribution in row 0"),
+        (
+            bad(propensity=lambda a: np.full((120, 3), 0.5)),
+            r"propensity is no distribution in rows 0, 1, .* and 115 more",
+        ),
         (bad(propensity=lambda a: np.full(7, 0.5)), r"propensity has shape \(7,\)"),
     ],
 )
@@ -143,6 +146,44 @@ def test_no_rows_have_no_predictions():
     assert model.predict_proba(x[:0]).shape == (0, 3, 2)
 
 
+def test_an_array_without_rows_or_columns_is_told():
+    x, action, outcome = make_log()
+    numbers = x[["age", "visits"]].to_numpy()
+    model = CounterfactualClassifier(method="backbone", **QUICK)
+    for nothing, message in ((numbers[:, :0], "0 feature"), (x[[]], "0 feature"), (numbers[:, 0], "Expected 2D array")):
+        with pytest.raises(InputError, match=message):
+            model.fit(nothing, action, outcome)
+    for nothing in (numbers[:0], x[:0]):
+        with pytest.raises(InputError, match="n_samples=0"):
+            model.fit(nothing, action[:0], outcome[:0])
+    model.fit(numbers, action, outcome)
+    assert model.predict_proba(numbers[:0]).shape == (0, 3, 2)
+    with pytest.raises(InputError, match="X has 0 feature"):
+        model.predict_proba(numbers[:, :0])
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(7), r"weight has shape \(7,\)"),
+        (np.ones(1), r"weight has shape \(1,\)"),
+        (np.where(np.arange(120) == 4, np.nan, 1), r"weight is nan in row 4 \(from 0\)"),
+        (np.where(np.arange(120) == 4, -1, 1), r"weight is -1.0 in row 4 \(from 0\)"),
+        (np.zeros(120), "every weight is zero"),
+        (np.full(120, "much"), "weight is of type"),
+    ],
+)
+def test_weights_of_a_score_are_checked(weight, message):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, outcome)
+    with pytest.raises(InputError, match=message):
+        model.score(x, action, outcome, sample_weight=weight)
+    twice = np.where(np.arange(120) < 40, 2, 1)
+    rows = np.repeat(np.arange(120), twice)
+    weighted = model.score(x, action, outcome, sample_weight=twice)
+    assert weighted == pytest.approx(model.score(x.iloc[rows], action[rows], outcome[rows]))
+
+
 def test_numbers_of_numpy_are_numbers():
     x, action, outcome = make_log()
     settings = QUICK | {"hidden": np.int64(8), "dropout": np.float64(0.1), "categorical": np.array(["visits"])}
@@ -175,3 +216,28 @@ def test_a_column_of_another_kind_at_prediction_is_told_by_column_and_row(age, m
     model = CounterfactualClassifier(**QUICK, method="backbone").fit(x, action, outcome)
     with pytest.raises(InputError, match=f"column 'age' .*{message}|column 'age' {message}"):
         model.predict(x.assign(age=age(x["age"])))
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA])
+def test_what_is_missing_in_every_row_at_prediction_is_imputed(gap):
+    x, action, outcome = make_log()
+    x["age"] = x["age"].where(x.index != 5)
+    model = CounterfactualClassifier(**QUICK, method="backbone", missing="impute").fit(x, action, outcome)
+    without = x.assign(age=pd.Series([gap] * len(x), dtype=object))
+    assert np.array_equal(model.predict_proba(without), model.predict_proba(x.assign(age=np.nan)))
+    model = CounterfactualClassifier(**QUICK, method="backbone").fit(x.fillna(40.0), action, outcome)
+    with pytest.raises(InputError, match=r"column 'age' is missing \(NaN\) in rows 0, 1, "):
+        model.predict_proba(without)
+
+
+def test_booleans_with_a_missing_one_are_numbers_as_those_without():
+    x, action, outcome = make_log()
+    member = pd.Series(np.arange(len(x)) % 3 == 0)
+    gap = member.astype(object).where(member.index != 5, None)
+    model = CounterfactualClassifier(**QUICK, method="backbone", missing="impute")
+    for trained in (member, gap):
+        model.fit(x.assign(member=trained), action, outcome)
+        p = model.predict_proba(x.assign(member=gap))
+        assert np.array_equal(p[6:], model.predict_proba(x.assign(member=member))[6:])
+        assert np.array_equal(p, model.predict_proba(x.assign(member=gap.astype(float))))
+    assert type(model.encoder_.columns["member"]).__name__ == "Number"

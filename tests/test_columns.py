@@ -1,5 +1,7 @@
 """Checks of a log's columns: each message names column, row and remedy."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from cst_lightning.columns import (
     describe_columns,
     tallies_of,
 )
+from cst_lightning.encoding import FeatureEncoder
 
 ROLES = Roles(action="price", outcome="bought")
 
@@ -37,6 +40,8 @@ def broken(column, row, value, n=40):
         (log(age=["1,5", "2,25"] * 20), r"'1,5' in data row 1, a number written as text"),
         (log(age=["1", "2,25"] * 20), r"'2,25' in data row 2, a number written as text"),
         (log(age=["12 %", "7 %"] * 20), r"'12 %' in data row 1, a number written as text"),
+        (log(age=["41", "7"] * 20), r"'41' in data row 1, a number written as text"),
+        (log(age=["41", "n.k."] * 20), r"'n.k.' in data row 2, text among numbers"),
         (log(age=pd.date_range("2024-01-01", periods=40)), r"'age' holds dates, such as 2024-01-01.*: make numbers"),
         (log(age=["31.12.2024", "1.3.2025"] * 20), r"'age' holds dates, such as 31\.12\.2024: make numbers"),
         (log(age=["2024/12/31 10:05", "2024/1/5 9:00"] * 20), "'age' holds dates"),
@@ -119,10 +124,59 @@ def test_what_is_allowed_is_let_through():
         code=["01", "02"] * 20,  # digits that are categories
         member=[True, False] * 20,
         kind=pd.Categorical(["a", "b"] * 20),
+        band=pd.Categorical(["1", "2"] * 20),  # numbers that are categories by their type
     )
     check_log(frame, ROLES)
     check_log(log(age=["31.12.2024", "n.k."] * 20), Roles(action="price", outcome="bought", categorical=["age"]))
     check_log(log(age=pd.date_range("2024", periods=40), x=1.0), Roles(action="price", outcome="bought", kept=["age"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "is_category"),
+    [
+        (["41", "7", "38", "29", "n.k.", "33"], False),
+        (["41", "7", "n.k.", "?"], False),
+        (["41", "n.k.", "?", "none", "7"], True),
+        (["41", "7"], False),
+        (["01", "02", "13"], True),
+        (["1", "2", "13"], False),
+        (["01", "n.k."], False),
+        (["2,5", "7 %"], False),
+        (["8000 Zug", "3000 Bern"], True),
+    ],
+)
+def test_text_is_categories_to_the_check_of_a_log_and_to_the_encoder_alike(values, is_category):
+    frame = log(age=(values * 40)[:40])
+    for check in (lambda: check_log(frame, ROLES), lambda: FeatureEncoder().fit(frame[["age"]])):
+        with nullcontext() if is_category else pytest.raises(InputError, match="column 'age' "):
+            check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("31.12.2024", "2024/1/5 9:00", "2020-01-02T10:05:00Z", "2020-01", "2020/12", "10:30", "9:05:59", "10:30 pm"),
+        *("1 Jan 2020", "1. January 2020", "1-Jan-20", "Jan-20", "january 5, 2020", "May 2020", "2020-Feb-01", "3 sep"),
+        *("Jan 5 2020 10:30", "5 Dec 2020, 10:30:05"),
+    ],
+)
+def test_dates_and_times_however_they_are_written_are_no_categories(text):
+    with pytest.raises(InputError, match=f"'age' holds dates, such as {text}: make numbers of it"):
+        check_log(log(age=text), ROLES)
+    with pytest.raises(InputError, match=f"'age' holds dates, such as '{text}': turn them into numbers"):
+        FeatureEncoder().fit(log(age=text)[["age"]])
+
+
+@pytest.mark.parametrize("text", ["Jan", "May", "Marina 12", "Decade-90", "16:9", "21:60", "1890-1901", "A-20"])
+def test_what_is_like_a_date_is_a_category(text):
+    check_log(log(age=text), ROLES)
+    FeatureEncoder().fit(log(age=text)[["age"]])
+
+
+def test_a_column_without_a_value_is_an_error_only_where_one_trains():
+    with pytest.raises(InputError, match="'age' is empty in every row: leave it out of the features"):
+        check_log(log(age=[None] * 40), ROLES)
+    check_log(log(age=[None] * 40), Roles(features=["age"]))
 
 
 def test_tallies_of_parts_add_up_to_those_of_the_whole():

@@ -275,6 +275,67 @@ def test_evaluation_takes_logs_that_could_not_be_trained_on(sales, capsys):
     assert "no column 'p'" in capsys.readouterr().err
 
 
+def test_evaluation_says_why_the_value_of_recommended_actions_is_not_known(sales, capsys):
+    new = pd.read_csv(sales / "new.csv")
+    new[:1].to_csv(sales / "one.csv", index=False)
+    new.assign(bought=new["bought"].where(new.index == 3)).to_csv(sales / "unseen.csv", index=False)
+    new[new["price"] == 9.5].to_csv(sales / "low.csv", index=False)
+    call = ["evaluate", "--model", str(sales / "model"), "--value", "{yes: 1, no: 0}", "--data"]
+    for name, options, why in (
+        ("one.csv", [], "a single row: each is predicted from the others, so at least two are needed"),
+        ("unseen.csv", [], "an outcome was seen in fewer than two rows"),
+        ("low.csv", ["--actions", "19.5"], "no row with an outcome has an action that the policy takes"),
+    ):
+        assert main([*call, str(sales / name), *options]) == 0
+        out = capsys.readouterr().out
+        assert "NLL of" in out
+        assert f"value of the recommended actions: not known ({why}" in out
+    assert main([*call, str(sales / "new.csv"), "--floor", "2"]) == 2
+    said = capsys.readouterr()
+    assert "error: floor=2.0: allowed is from 0, below 1" in said.err
+    assert not said.out
+
+
+def test_a_feature_that_new_rows_lack_is_imputed_by_every_command(sales, capsys):
+    model, lacking = str(sales / "imputing"), str(sales / "lacking.csv")
+    roles = ["--action", "price", "--outcome", "bought", "--keep", "customer"]
+    options = ["--missing", "impute", "--method", "backbone", "--max_epochs", "2", "--out", model]
+    assert main(["fit", "--data", str(sales / "log.csv"), *roles, *options]) == 0
+    pd.read_csv(sales / "new.csv").assign(age=None, town=None).to_csv(lacking, index=False)
+    assert main(["predict", "--model", model, "--data", lacking, "--out", str(sales / "p.csv")]) == 0
+    pd.read_csv(sales / "new.csv").assign(age=None).to_csv(lacking, index=False)
+    assert main(["evaluate", "--model", model, "--data", lacking, "--value", "{yes: 1, no: 0}"]) == 0
+    assert "doubly robust" in capsys.readouterr().out
+    assert main(["evaluate", "--model", str(sales / "model"), "--data", lacking]) == 2
+    assert "column 'age' is missing (NaN) in data rows 1, 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"p": "a third"}, "propensity 'p' holds text: only numbers are allowed"),
+        ({"p": lambda log: np.where(log.index == 4, 1.5, 0.5)}, "propensity 'p' is above 1 (1.5) in data row 5"),
+        (
+            {"p1": 0.5, "p2": 0.25, "p3": lambda log: np.where(log.index == 6, 0.5, 0.25)},
+            "propensities p1, p2, p3 sum to 1.25 in data row 7",
+        ),
+        (
+            {"p1": lambda log: np.where(log["price"] == 9.5, 0.0, 0.5), "p2": 0.5, "p3": lambda log: 0.5 - log["p1"]},
+            "the propensity of the action taken is 0 in data rows",
+        ),
+        ({"p1": 0.5, "p2": 0.5}, "2 propensity columns for 3 actions (9.5, 14.5, 19.5)"),
+    ],
+)
+def test_wrong_propensities_are_told_by_evaluation_as_by_fit(sales, capsys, columns, message):
+    path = sales / "propensities.csv"
+    pd.read_csv(sales / "new.csv").assign(**columns).to_csv(path, index=False)
+    call = ["evaluate", "--model", str(sales / "model"), "--data", str(path), "--propensity", *columns]
+    assert main(call) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {path}: {message}")
+    assert not said.out
+
+
 @pytest.fixture(scope="module")
 def offers(tmp_path_factory):
     """A Parquet log of text actions and three outcomes, with logged propensities and a category that is a number."""

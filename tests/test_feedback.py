@@ -15,7 +15,7 @@ def log(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"action": [[0, 1, 3, 2]]}, "action is 3 in row 2, replicate 0: allowed are 0..2"),
+        ({"action": [[0, 1, 3, 2]]}, "action is 3 in row 2 (from 0), replicate 0: allowed are 0..2"),
         ({"action": [[0, 1, -1, 2]]}, "action is -1 in row 2"),
         ({"action": [[0.0, 1.0, float("nan"), 2.0]]}, "action is missing in row 2"),
         ({"action": [[0, 1, 0.5, 2]]}, "action holds 0.5"),
@@ -32,7 +32,7 @@ def log(**changes):
             {"propensity": [[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]]},
             "propensity of the action taken is 0 in row 3",
         ),
-        ({"propensity": [[[1.2, -0.2, 0]] * 4]}, "propensity is no distribution in row 0, 1, 2, 3"),
+        ({"propensity": [[[1.2, -0.2, 0]] * 4]}, "propensity is no distribution in rows 0, 1, 2, 3 (from 0)"),
         ({"propensity": [[[0.3, 0.3, 0.3]] * 4]}, "propensity is no distribution"),
     ],
 )

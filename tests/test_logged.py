@@ -272,6 +272,12 @@ def test_options_that_do_not_go_together(path, changes, message):
         module(path, **changes)
 
 
+def test_text_is_categories_by_the_whole_file_not_by_the_rows_to_train_on(path):
+    frame().assign(code=["10", "11"] * 80 + ["01"] * 40).to_parquet(path)
+    data = module(path, features=["age", "code"], split="time", time="day")
+    assert data.shape.n_features == 1 + 2
+
+
 def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
     log = frame()
     log.loc[150, "age"] = np.inf
@@ -289,6 +295,62 @@ def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
     frame()[:10].to_parquet(path)
     with pytest.raises(InputError, match="10 rows: a log needs at least 20"):
         module(path, chunk_rows=60).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+def test_actions_with_too_little_to_learn_from_are_warned_of(path, chunk_rows):
+    log = frame()
+    log.loc[log["price"] == 19.9, "bought"] = "no"
+    log.loc[[3, 5], "price"] = 99.0
+    log["bought"] = log["bought"].where(log.index != 5)  # an outcome that was not observed is not counted
+    log.to_parquet(path)
+    with pytest.warns(UserWarning, match=r"action 99\.0 has 1 observed outcomes") as told:
+        module(path, chunk_rows=chunk_rows, features=["age"], seed=1).setup()
+    said = [str(warning.message) for warning in told]
+    assert [text for text in said if "'no'" in text] == [
+        "action 19.9 was only ever seen with outcome 'no': it will be predicted so; log it more"
+    ]
+    assert len(said) == 2
+
+
+def test_an_action_that_the_features_determine_is_warned_of(path):
+    log = frame()
+    log["price"] = np.where(log["age"] > 40, 9.9, 14.9)
+    log.to_parquet(path)
+    with pytest.warns(UserWarning, match="the action is a function of the features"):
+        module(path, features=["age"]).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_wrong_propensities_are_named_by_their_row_of_the_file(path, chunk_rows, holdout):
+    log = frame().assign(p1=1.0, p2=0.0, p3=0.0)
+    log.loc[log["price"] > 10, ["p1", "p2", "p3"]] = [0.0, 0.5, 0.5]
+    row = log.index[log["price"] > 10][-1]
+    log.loc[row, ["p1", "p2", "p3"]] = [1.0, 0.0, 0.0]
+    log.to_parquet(path)
+    with pytest.raises(
+        InputError, match=rf"log\.parquet: the propensity of the action taken is 0 in data row {row + 1}: "
+    ):
+        module(path, chunk_rows=chunk_rows, holdout=holdout, propensity=["p1", "p2", "p3"]).setup()
+    frame().assign(p1=0.5, p2=0.5).to_parquet(path)
+    with pytest.raises(InputError, match=r"2 propensity columns for 3 actions \(9\.9, 14\.9, 19\.9\)"):
+        module(path, chunk_rows=chunk_rows, holdout=holdout, propensity=["p1", "p2"]).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_empty_rows_at_the_end_are_no_rows(tmp_path, name, chunk_rows):
+    log = pd.concat([frame(), pd.DataFrame(index=range(70))], ignore_index=True)
+    if name == "log.csv":
+        log.to_csv(tmp_path / name, index=False)
+    else:
+        log.to_parquet(tmp_path / name, row_group_size=30)
+    assert module(tmp_path / name, chunk_rows=chunk_rows).n_rows == N
+    log.loc[len(log)] = log.loc[0]
+    log.to_parquet(tmp_path / "gap.parquet", row_group_size=30)
+    with pytest.raises(InputError, match=f"action 'price' is missing in data rows {N + 1}, {N + 2}, "):
+        module(tmp_path / "gap.parquet", chunk_rows=chunk_rows).setup()
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 60])

@@ -167,7 +167,7 @@ def test_propensities_are_clipped_at_the_floor_and_counted():
     found = ips(policy, action, reward, [0.001, 0.5, 0.5, 0.0], floor=0.1)
     assert (found.n_clipped, found.floor, found.largest_weight) == (2, 0.1, pytest.approx(10))
     assert found.value == pytest.approx(10 / 4)
-    with pytest.raises(InputError, match=r"propensity is 0 in row 3: allowed is above 0 \(or set a floor"):
+    with pytest.raises(InputError, match=r"propensity is 0 in row 3 .from 0.: allowed is above 0 \(or set a floor"):
         ips(policy, action, reward, [0.5, 0.5, 0.5, 0.0], floor=0)
 
 
@@ -177,15 +177,15 @@ def test_propensities_are_clipped_at_the_floor_and_counted():
         ({"floor": 1}, "floor=1"),
         ({"level": 1.5}, "level=1.5"),
         ({"propensity": [0.5, 0.5, 0.5, 1.2]}, r"propensity is 1\.2 in row 3"),
-        ({"propensity": [[0.5, 0.6]] * 4}, "propensity is no distribution in row 0"),
+        ({"propensity": [[0.5, 0.6]] * 4}, "propensity is no distribution in rows 0, 1, 2, 3 .from 0."),
         ({"propensity": [0.5] * 3}, r"propensity has shape \(3,\): allowed is \[4\] or \[4, K\]"),
         ({"propensity": [[0.2, 0.3, 0.5]] * 4}, "the number of actions differs: policy 2, propensity 3"),
-        ({"policy": [[0.5, 0.4]] * 4}, "policy is no distribution in row 0"),
-        ({"action": [0, 1, 2, 0]}, r"action is 2 in row 2: allowed are 0\.\.1"),
+        ({"policy": [[0.5, 0.4]] * 4}, "policy is no distribution in rows 0, 1, 2, 3 .from 0."),
+        ({"action": [0, 1, 2, 0]}, r"action is 2 in row 2 .from 0.: allowed are 0\.\.1"),
         ({"action": ["a"] * 4}, "action holds values that are no numbers"),
         ({"action": [0, 1, 0.5, 0]}, r"action is 0\.5 in row 2"),
         ({"reward": [1, 0, np.inf, 0]}, "reward is inf in row 2"),
-        ({"reward": [1, np.nan, np.nan, np.nan]}, "at least two rows"),
+        ({"reward": [1, np.nan, np.nan, np.nan]}, "an outcome was seen in fewer than two rows"),
         ({"reward": [[1, 0, 1, 0]]}, r"reward has shape \(1, 4\)"),
     ],
 )
@@ -198,7 +198,7 @@ def test_what_is_not_allowed_is_named(changes, message):
 def test_a_policy_that_the_log_never_followed_has_no_value():
     never = [1, 1, 1], [0, 0, 0], [1, 0, 1], [0.5, 0.5, 0.5]
     for estimator in (ips, snips, partial(doubly_robust, expected_reward=np.ones((3, 2)))):
-        with pytest.raises(InputError, match="no logged action has a chance under it"):
+        with pytest.raises(InputError, match="no row with an outcome has an action that the policy takes"):
             estimator(*never)
     with pytest.raises(InputError, match=r"expected_reward has shape \(3,\): allowed is \[3, K\]"):
         doubly_robust(*never, [1, 1, 1])

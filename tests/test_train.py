@@ -77,6 +77,13 @@ def test_every_backbone_is_fitted_and_tested_by_the_name_of_its_class(name, here
         assert "test_nll" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_a_scikit_learn_learner_of_another_process_is_one_line(command, capsys):
+    assert main([command, "--model", "LogisticSLearner", *DATA, *QUIET]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "LogisticSLearner is not fitted, and a scikit-learn learner is in no checkpoint: fit it in the same" in line
+
+
 def test_the_pricing_data_by_the_name_of_its_class(here):
     sizes = ["--data.n_train", "100", "--data.n_test", "70", "--data.n_validation", "50", "--data.seeds", "[0]"]
     options = ["--model", "DirectMethod", "--data", "PricingDataModule", "--data.demand", "D2", *sizes, *QUIET]

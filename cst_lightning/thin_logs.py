@@ -1,0 +1,41 @@
+"""Warnings of a log that has too little to learn from, for whatever is trained on it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from cst_lightning.candidates import N_FOLDS
+from cst_lightning.cross_fitting import explained_share, held_out_probabilities
+from cst_lightning.encoding import Labels
+from cst_lightning.findings import EXPLAINED
+
+_OVERLAP_ROWS = 2_000  # that overlap is looked at in
+
+
+def warn_of_rare(actions: Labels, outcomes: Labels, counts: NDArray[np.int64]) -> None:
+    """Of actions with too little to learn from; ``counts`` ``[K, m]``: how often each outcome was seen of each."""
+    for label, of_action in zip(actions.values, counts, strict=True):
+        if of_action.sum() < N_FOLDS:
+            what = f"has {of_action.sum()} observed outcomes: what is predicted for it comes from other actions"
+            warnings.warn(f"action {label!r} {what}; leave it out", stacklevel=3)
+        elif (of_action > 0).sum() == 1:
+            only = outcomes.values[int(of_action.argmax())]
+            what = f"was only ever seen with outcome {only!r}: it will be predicted so; log it more"
+            warnings.warn(f"action {label!r} {what}", stacklevel=3)
+
+
+def warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actions: int) -> None:
+    """Of a log in which the features tell the action: nothing there separates what the one does from the other."""
+    rows = np.random.default_rng(0).permutation(len(taken))[:_OVERLAP_ROWS]
+    with threadpool_limits(1):
+        propensity, _ = held_out_probabilities(x[rows].astype(np.float64), taken[rows], n_actions, 0)
+    if explained_share(propensity, taken[rows]) > EXPLAINED:
+        warnings.warn(
+            "the action is a function of the features, so no context shows two actions: what is predicted for other "
+            "actions than a context's own is a guess; `diagnose` says more",
+            stacklevel=3,
+        )
