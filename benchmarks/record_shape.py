@@ -33,20 +33,23 @@ class _Provenance(TypedDict):
 
 class _Round(TypedDict):
     stopped_epoch: int
-    label_error: list[Any]
-    bayes_error: list[Any]
-    teacher_error: Number
-    student_error: Number
-    objective_start: Number
-    objective_end: Number
-    objective_imputed: Number
-    changed: Number
+    objective_start: NotRequired[Number]
+    objective_end: NotRequired[Number]
+    objective_imputed: NotRequired[Number]
+    changed: NotRequired[Number]
+    # where potential outcomes are known
+    label_error: NotRequired[list[Any]]
+    bayes_error: NotRequired[list[Any]]
+    teacher_error: NotRequired[Number]
+    student_error: NotRequired[Number]
 
 
 class _Bins(TypedDict):
-    count: list[Number]
-    predicted: list[Number]
-    observed: list[Number]
+    """Nothing of a replicate that failed."""
+
+    count: NotRequired[list[Number]]
+    predicted: NotRequired[list[Number]]
+    observed: NotRequired[list[Number]]
 
 
 class _Result(TypedDict):
@@ -60,7 +63,7 @@ class _Result(TypedDict):
     floor: dict[str, Number]
     constant: dict[str, Number]
     by_weight: dict[str, dict[str, Number]]
-    reliability: _Bins | None
+    reliability: _Bins
     rounds: list[_Round]
 
 
@@ -71,7 +74,7 @@ class _Curve(TypedDict):
 
 
 class _Data(TypedDict):
-    effective_sample_size: NotRequired[list[Number]]
+    effective_sample_size: NotRequired[list[Number] | None]  # where the policy that logged is known
 
 
 class _Record(TypedDict):

@@ -98,8 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # a checkpoint executes nothing, whatever Lightning asks for
     try:
         typed, trusted = split_trust(sys.argv[1:] if arguments is None else arguments)
-        backbones(), data_modules()  # importing a class is what makes its name known
-        with importing_only([*_OURS, *trusted, *packages_typed(typed)]):
+        # importing a class is what makes its name known; of installed packages, too, that offer parts
+        parts = [*backbones().found.values(), *data_modules().found.values()]
+        offering = [part.__module__.partition(".")[0] for part in parts]
+        with importing_only([*_OURS, *offering, *trusted, *packages_typed(typed)]):
             _CLI(
                 StackedModule,
                 pl.LightningDataModule,

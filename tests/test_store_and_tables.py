@@ -35,7 +35,7 @@ def record(of, values, oracle=False, status="finished"):
             "cvat_weight": None,
             "backbone_weight": None,
             "by_weight": {},
-            "reliability": None,
+            "reliability": {},
             "rounds": [],
         }
         for seed, value in zip(of.seeds, values, strict=True)
