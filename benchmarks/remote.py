@@ -18,7 +18,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from benchmarks.store import FAILED, Record, Store, examine, write_text
+from benchmarks.store import FAILED, Record, Store, examine, is_plain, write_text
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import SWEEP_ID
 from cst_lightning.errors import InputError
@@ -149,7 +149,8 @@ class Remote:
     def _push(self) -> None:
         """Send what is new or changed here; a fault is kept in ``trouble``."""
         try:
-            for path in [*(p for kind in _PUSHED for p in self.folder.glob(kind)), *self._tables()]:
+            kept = [path for kind in _PUSHED for path in self.folder.glob(kind) if is_plain(path)]
+            for path in [*kept, *self._tables()]:
                 name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
                 is_cell = name.startswith("cells/")
                 if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):

@@ -140,7 +140,7 @@ def _disturb(folder: Path, rng: random.Random, span: float, tally: Tally) -> str
     kinds = list(product(("driver", "worker"), (signal.SIGKILL, signal.SIGTERM)))
     rng.shuffle(kinds)
     kind, sent = min(kinds, key=lambda one: tally.kills[f"{one[0]} {one[1].name}"])  # so that each comes as often
-    workers = _children(drivers[0].pid)
+    workers = local.descendants(drivers[0].pid)
     victim = rng.choice(workers) if kind == "worker" and workers else drivers[0].pid
     kind = "worker" if victim in workers else "driver"
     if drivers[0].is_alive() and victim is not None:
@@ -180,13 +180,6 @@ def _values(folder: Path) -> dict[str, str]:
         path.name: json.dumps({name: value for name, value in record.items() if name not in how})
         for path, record in found
     }
-
-
-def _children(pid: int | None) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 if __name__ == "__main__":

@@ -205,6 +205,14 @@ def _name(identity: Mapping[str, Any]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._+-]|^[.]', '_', readable)[:_LONGEST_NAME]}-{digest(identity)}"
 
 
+def is_plain(path: Path) -> bool:
+    """Whether a file of a folder from elsewhere may be copied: no link, which could lead anywhere, and no pipe."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def is_alive(pid: int) -> bool:
     """Whether this machine runs a process of that number; True where the system does not say."""
     if sys.platform == "win32":  # there, signal 0 is Ctrl-C

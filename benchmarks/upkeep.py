@@ -13,7 +13,7 @@ from benchmarks.grid import digest
 from benchmarks.parts import PARTS
 from benchmarks.remote import here, is_address
 from benchmarks.report import write_tables
-from benchmarks.store import Record, Store, replace_file
+from benchmarks.store import Record, Store, is_plain, replace_file
 from cst_lightning.errors import InputError
 from cst_lightning.texts import printable
 
@@ -56,7 +56,7 @@ def merge(arguments: Sequence[str]) -> int:
         for path in paths.values():
             target.adopt(path)
     for source in sources:
-        for path in sorted((source / "sweeps").glob("*.json")):
+        for path in filter(is_plain, sorted((source / "sweeps").glob("*.json"))):
             if not _copy(path, out / "sweeps" / path.name):
                 kept = printable(str(out / "sweeps" / path.name))
                 print(f"{printable(str(path))} asks for other cells than {kept}, which was kept")

@@ -158,13 +158,14 @@ class Terminated(DirectMethod):
 
 
 class Parent(DirectMethod):
-    """Starts a process of its own and hangs; the process id is in the file that the user's part is told of."""
+    """Starts two processes, one in a session of its own, and hangs; their ids are in a file."""
 
     name = "parent"
 
     def prepare(self, feedback):
-        child = subprocess.Popen(["sleep", "600"])
-        Path(tempfile.gettempdir(), f"cst-child-{self.seeds[0]}").write_text(str(child.pid))
+        children = [subprocess.Popen(["sleep", "600"], start_new_session=apart) for apart in (False, True)]
+        told = Path(tempfile.gettempdir(), f"cst-child-{self.seeds[0]}")
+        told.write_text(" ".join(str(child.pid) for child in children))
         time.sleep(600)
 
 

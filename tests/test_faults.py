@@ -35,7 +35,7 @@ def test_a_job_that_hangs_is_killed_with_its_children_and_recorded(tmp_path, cap
     assert found["constant"]["status"] == "finished"
     assert found["tests.parts.Parent"]["status"] == "failed"
     assert found["tests.parts.Parent"]["error"] == "timeout: not done after 25 s, so its worker was killed"
-    assert not alive(int(told.read_text()))
+    assert [alive(int(child)) for child in told.read_text().split()] == [False, False]
     told.unlink()
     assert "timeout: not done after 25 s" in capsys.readouterr().err
 

@@ -315,6 +315,16 @@ def test_parts_of_several_machines_are_joined_too(tmp_path, no_tables, capsys):
     assert len(parts.begin()) == 3
 
 
+def test_a_merge_follows_no_link_of_a_folder_from_elsewhere(tmp_path, no_tables):
+    folders = stores(tmp_path, a={"pl": 1}, b={"backbone": 2})
+    (tmp_path / "secret").write_text("key")
+    (tmp_path / "a" / "sweeps").mkdir()
+    (tmp_path / "a" / "sweeps" / "x.json").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "a" / "sweeps" / "y.json")
+    assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 0
+    assert not list((tmp_path / "c").glob("sweeps/*"))
+
+
 def test_a_contradiction_is_refused_and_nothing_is_written(tmp_path, no_tables, capsys):
     folders = stores(tmp_path, a={"backbone": 1.0, "pl": 2.0}, b={"backbone": 1.0, "pl": 2.0000001})
     assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 2

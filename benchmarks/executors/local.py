@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
@@ -100,12 +101,28 @@ def _look_after(one: _Running, settings: Settings, tell: Callable[[Event], None]
 
 
 def _kill(process: BaseProcess) -> None:
-    """End a worker, and what it started: it leads a process group of its own."""
+    """End a worker, and what it started: it leads a process group of its own, which a child of it may have left."""
+    left = descendants(process.pid)
     if process.pid is not None and hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.join()
+    for pid in left:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid: int | None) -> list[int]:
+    """The processes that a process started, and those that they did; none where the system does not say."""
+    found, asked = list[int](), [pid]
+    for one in asked:
+        for file in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):
+                children = [int(child) for child in file.read_text().split()]
+                found += children
+                asked += children
+    return found
 
 
 def _drain(one: _Running) -> Iterator[Event]:
