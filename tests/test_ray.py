@@ -4,14 +4,17 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from benchmarks.store import is_alive
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, farthest, numbers, records, start
+from tests.test_sweep_faults import alive
 
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
@@ -139,11 +142,15 @@ def test_failing_dying_and_greedy_jobs_are_recorded_and_the_rest_goes_on(cluster
 
 
 def test_a_job_that_hangs_is_ended_tried_again_and_told_of_with_its_reasons(cluster, tmp_path):
-    arguments = [*MOONS, "--methods", "backbone", "--backbones", "tests.parts.Slow", "dm", "--out", str(tmp_path)]
+    told = Path(tempfile.gettempdir(), "cst-child-0")
+    told.unlink(missing_ok=True)
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "tests.parts.Parent", "dm", "--out", str(tmp_path)]
     assert main(on_ray(cluster, *arguments, "--timeout", "6", "--retries", "1")) == 1
     found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
     assert found["dm"]["status"] == "finished"
-    failed = found["tests.parts.Slow"]
+    failed = found["tests.parts.Parent"]
+    assert [alive(int(child)) for child in told.read_text().split()] == [False, False]  # nor what it had started
+    told.unlink()
     assert "6 s" in failed["error"]
     assert len(failed["provenance"]["failures_before"]) == 1
     assert "6 s" in failed["provenance"]["failures_before"][0]

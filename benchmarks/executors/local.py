@@ -108,7 +108,12 @@ def _kill(process: BaseProcess) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.join()
-    for pid in left:
+    end_all(left)
+
+
+def end_all(pids: Sequence[int]) -> None:
+    """End processes at once; those that have ended are passed over."""
+    for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.executors.common import INPUT, KEEP_MEMORY, ONE_THREAD, Event, end, timed_out
-from benchmarks.executors.local import no_interrupt
+from benchmarks.executors.local import descendants, end_all, no_interrupt
 from benchmarks.grid import Cell, Job
 from benchmarks.job import Settings, run_job
 from benchmarks.store import Record, Store
@@ -262,7 +262,12 @@ def _work(
     job: Job, keys: list[str], known: dict[str, Record], settings: Settings, threads: int, failures: tuple[str, ...]
 ) -> Iterator[Message | tuple[str, Record] | str]:
     """Messages and records of ``job`` as they come, then "" or the error."""
+    yield Message("progress", "starting")  # from here on its time counts
     said: SimpleQueue[Any] = SimpleQueue()
+    # the driver ends this process when its time is over, and could not end what it started
+    limit = threading.Timer(settings.timeout or threading.TIMEOUT_MAX, lambda: end_all(descendants(os.getpid())))
+    limit.daemon = True
+    limit.start()
 
     def train() -> None:
         torch.set_num_threads(threads)
@@ -279,5 +284,8 @@ def _work(
             said.put(None)
 
     threading.Thread(target=train, daemon=True).start()
-    while (something := said.get()) is not None:  # Ray takes a plain generator only, and no `yield from` an iterator
-        yield something
+    try:
+        while (something := said.get()) is not None:  # Ray takes a plain generator only, no `yield from` an iterator
+            yield something
+    finally:
+        limit.cancel()  # the process may get another job
