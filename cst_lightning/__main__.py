@@ -115,7 +115,8 @@ def _with_lists(arguments: Sequence[str]) -> list[str]:
 
 def _of_a_file(message: object) -> str:
     """A message about an array as one about a file: its rows count from 1, its options begin with dashes."""
-    text = str(message).replace("missing='impute'", "--missing impute")
+    text = str(message).replace("missing='impute'", "--missing impute").replace("give features=...", "give --features")
+    text = re.sub(r"pass encoding='([\w-]+)'", r"pass --encoding \1", text)
     return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, text)
 
 

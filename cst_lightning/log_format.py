@@ -24,7 +24,7 @@ _SUFFIXES = {
     ".feather": "ipc",
     ".ipc": "ipc",
 }
-_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 SAMPLE_BYTES = 1 << 20
 _SAMPLE_LINES = 50
 

@@ -41,7 +41,7 @@ def read_log(
             partitioned or not), or Arrow (``.arrow``, ``.feather``, ``.ipc``).
         columns: what the columns are for; only those with a role are read. Without it all are, and no value is checked.
         rows: read only the first so many.
-        encoding, delimiter: of a CSV file; the delimiter is found where it is comma, semicolon or tab.
+        encoding, delimiter: of a CSV file; the delimiter is found where it is comma, semicolon, tab or bar.
 
     Raises:
         InputError: the file or a column cannot be used (see ``columns.check_log``).

@@ -261,6 +261,17 @@ def test_rows_and_options_are_told_as_a_file_and_a_command_line_have_them(sales,
     assert "warning: column 'town' holds 'Paris' in data row 4, which training had not" in capsys.readouterr().err
 
 
+def test_a_remedy_is_one_of_the_command_line_and_bars_cut_columns_too(sales, capsys):
+    new = pd.read_csv(sales / "new.csv")
+    new.to_csv(sales / "utf16.csv", index=False, encoding="utf-16")
+    new.to_csv(sales / "bars.csv", index=False, sep="|")
+    call = ["predict", "--model", str(sales / "model"), "--out", str(sales / "p.csv"), "--data"]
+    assert main([*call, str(sales / "utf16.csv")]) == 2
+    assert "it looks like utf-16: pass --encoding utf-16" in capsys.readouterr().err
+    assert main([*call, str(sales / "utf16.csv"), "--encoding", "utf-16"]) == 0
+    assert main([*call, str(sales / "bars.csv")]) == 0
+
+
 def test_evaluation_takes_logs_that_could_not_be_trained_on(sales, capsys):
     new = pd.read_csv(sales / "new.csv")
     few = new[(new["price"] == 9.5) & (new["bought"] == "yes")][:5]

@@ -33,6 +33,16 @@ def test_two_workers_and_another_order_give_the_same_records(one_worker, tmp_pat
     assert len(numbers(tmp_path)) == 16
 
 
+def test_eight_jobs_at_once_in_one_folder_mix_nothing(one_worker, tmp_path):
+    more = ["udm", "dm_early"]
+    arguments = ["--datasets", *DATASETS, "--backbones", *BACKBONES, *more, *REST]
+    assert main([*arguments, "--workers", "8", "--out", str(tmp_path)]) == 0
+    found = numbers(tmp_path)
+    assert len(found) == 28
+    assert {name: found[name] for name in numbers(one_worker)} == numbers(one_worker)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
 def test_what_was_there_before_changes_no_record(one_worker, tmp_path):
     (tmp_path / "cells").mkdir()
     for path in sorted((one_worker / "cells").iterdir())[::2]:
