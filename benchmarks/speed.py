@@ -141,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_column(name, no_wrap=True)
     for row in rows[1:]:
         table.add_row(*row)
-    Console(width=max(console.width, 150)).print(table)
+    needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    Console(width=max(console.width, needed)).print(table)  # a cell that is cut off says nothing
     console.print(f"measured in {said(time.monotonic() - start)}", highlight=False)
     for path in filter(None, [options.json, options.out and options.out / "speed.json"]):
         path.parent.mkdir(parents=True, exist_ok=True)
