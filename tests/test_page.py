@@ -63,6 +63,41 @@ def test_the_page_of_the_reproduction_opens_in_every_way(released, browser, widt
     assert page.locator("#table tbody tr").count() > 100
 
 
+CONTRASTS = """
+() => {
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const parts = text => text.match(/[0-9.]+/g).map(Number);
+  const behind = one => {
+    for (; one; one = one.parentElement) {
+      const color = parts(getComputedStyle(one).backgroundColor);
+      if (color.length < 4 || color[3] === 1) return light(color);
+    }
+    return NaN;
+  };
+  const texts = [...document.querySelectorAll("body *")].filter(one =>
+    one.offsetParent && [...one.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()));
+  const ratios = texts.map(one => {
+    const [a, b] = [light(parts(getComputedStyle(one).color)), behind(one)];
+    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), one.outerHTML.slice(0, 80)];
+  });
+  return {least: ratios.reduce((x, y) => y[0] < x[0] ? y : x), n: ratios.length, back: behind(document.body)};
+}
+"""
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+def test_every_text_stands_out_from_what_is_behind_it(runs, browser, scheme, is_dark):
+    """At least 4.5 to 1, as WCAG 2 (AA) asks."""
+    page, _ = open_page(browser, runs / "both.html")
+    page.emulate_media(color_scheme=scheme)
+    found = page.evaluate(CONTRASTS)
+    assert found["n"] > 100
+    assert found["least"][0] >= 4.5, found["least"]
+    assert (found["back"] < 0.05) == is_dark
+
+
 def test_numbers_can_be_sorted_and_filtered_with_the_keyboard(runs, browser):
     page, troubles = open_page(browser, runs / "both.html")
     assert set(visible(page, 5)) == {"NLL (nats)"} or set(visible(page, 4)) == {"NLL (nats)"}
