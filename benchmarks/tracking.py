@@ -33,12 +33,13 @@ from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, lock_of, locked, unended, unsynced
-from benchmarks.wandb_sync import ADDRESS, INIT_S, found_mode, mark_if_uploaded
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 
 if TYPE_CHECKING:
     import wandb
 
+_ADDRESS = "address.txt"  # in a run's folder: entity/project/id, or project/id of the key's own entity
+_INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
 _CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
 _CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
@@ -391,7 +392,7 @@ class _Session:
                     shutil.rmtree(left, ignore_errors=True)
                 self.given_up = True
             raise
-        write_text(Path(run.dir).parent / ADDRESS, run.path)
+        write_text(Path(run.dir).parent / _ADDRESS, run.path)
         return run
 
     def _summary(self) -> None:
@@ -431,7 +432,38 @@ class _Session:
 def _init_timeout() -> float:
     """Seconds that the start of a run may take; the variable is W&B's own."""
     try:
-        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_S)
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_S)
     except ValueError:
-        return INIT_S
-    return seconds if 0 < seconds < math.inf else INIT_S
+        return _INIT_S
+    return seconds if 0 < seconds < math.inf else _INIT_S
+
+
+def mark_if_uploaded(run: Path) -> bool:
+    """Ask the server whether it has a run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
+
+    That ``Run.finish`` or ``wandb sync`` returns is no proof: they do so too where the server refused a part. The end
+    of a run is the last that is sent of its curves and summary.
+    """
+    import wandb
+
+    try:
+        address = (run / _ADDRESS).read_text(encoding="utf-8")
+        found = wandb.Api(timeout=_INIT_S).run(address)
+        if (run / ENDED).exists():
+            whole = found.state == "finished" and bool(found.summary_metrics)
+        else:
+            whole = found.state in ("finished", "failed")
+    except (OSError, ValueError, wandb.Error):  # no address; not on the server; no answer
+        return False
+    if whole:
+        for log in run.glob("*.wandb"):
+            log.with_name(log.name + ".synced").touch()
+    return whole
+
+
+def found_mode() -> str:
+    """Online where W&B finds a key."""
+    import wandb
+
+    wandb.setup(settings=wandb.Settings(silent=True))
+    return "online" if wandb.api.api_key else "offline"

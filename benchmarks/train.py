@@ -37,7 +37,9 @@ class _Parser(LightningArgumentParser):
         """Say of an import that was refused what to type; the parser of a subcommand hands it on to the whole one's."""
         if isinstance(ex, InputError):
             raise ex
-        raise refused(message) or super().error(message, ex)
+        if (said := refused(message)) is not None:
+            raise said from ex
+        super().error(message, ex)
 
 
 class _CLI(LightningCLI):

@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 from benchmarks.plan import counted
-from benchmarks.wandb_runs import ENDED, is_being_written, unsynced
+from benchmarks.tracking import found_mode, mark_if_uploaded
+from benchmarks.wandb_runs import is_being_written, unsynced
 from cst_lightning.errors import InputError
 
-ADDRESS = "address.txt"  # in a run's folder: entity/project/id, or project/id of the key's own entity
-INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
 _ASKS = 3  # times, a second apart: a server may take a moment to say that a run has ended
 
 
@@ -54,37 +53,6 @@ def _sent(run: Path) -> bool:
         if mark_if_uploaded(run):
             return True
     return False
-
-
-def mark_if_uploaded(run: Path) -> bool:
-    """Ask the server whether it has a run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
-
-    That ``Run.finish`` or ``wandb sync`` returns is no proof: they do so too where the server refused a part. The end
-    of a run is the last that is sent of its curves and summary.
-    """
-    import wandb
-
-    try:
-        address = (run / ADDRESS).read_text(encoding="utf-8")
-        found = wandb.Api(timeout=INIT_S).run(address)
-        if (run / ENDED).exists():
-            whole = found.state == "finished" and bool(found.summary_metrics)
-        else:
-            whole = found.state in ("finished", "failed")
-    except (OSError, ValueError, wandb.Error):  # no address; not on the server; no answer
-        return False
-    if whole:
-        for log in run.glob("*.wandb"):
-            log.with_name(log.name + ".synced").touch()
-    return whole
-
-
-def found_mode() -> str:
-    """Online where W&B finds a key."""
-    import wandb
-
-    wandb.setup(settings=wandb.Settings(silent=True))
-    return "online" if wandb.api.api_key else "offline"
 
 
 def _is_offline(run: Path) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cst_lightning.encoding import Labels, fault_of_text, shown_list
+from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
+from cst_lightning.text_faults import fault_of_text
 
 MIN_ROWS = 20
 #: distinct actions or outcomes above which a column cannot be meant as one

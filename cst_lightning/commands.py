@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, check_propensities, check_taken, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import diagnose
-from cst_lightning.encoding import Category, Label, Labels, shown_list, written
+from cst_lightning.encoding import Category, Labels
 from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, fit_of, value_not_known, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
@@ -29,6 +28,7 @@ from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions
 from cst_lightning.saving import check_target, write_whole
 from cst_lightning.texts import csv_value
+from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
 
 _ROLES = "log.json"  # in a model's folder: what the columns of its log were for
 
@@ -142,7 +142,7 @@ def recommend(
     """
     _check_out(out)
     classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
-    worth, allowed = _by_label(value, classifier.classes_), _labels(actions, classifier.actions_)
+    worth, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
     expected = classifier.expected_value(frame, worth)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
@@ -194,8 +194,8 @@ def evaluate(
     check_propensities(log, roles, str(data))
     check_taken(log, roles, classifier.action_labels_, str(data))
     names = list(features.features or ())
-    frame, allowed = log[names], _labels(actions, classifier.actions_)
-    worth = _by_label(value, classifier.classes_)
+    frame, allowed = log[names], as_labels(actions, classifier.actions_)
+    worth = by_label(value, classifier.classes_)
     p = classifier.predict_proba(frame)
     print(fit_of(p, taken, seen, classifier))
     print(calibration(p, taken, seen, classifier))
@@ -259,7 +259,7 @@ def look(
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     held_out = None if validation is None else read_log(validation, columns=roles, encoding=encoding)
-    found = diagnose(log, roles, validation=held_out, actions=_with_never_taken(actions or (), log[action]))
+    found = diagnose(log, roles, validation=held_out, actions=with_never_taken(actions or (), log[action]))
     print(found.text())
     if page is not None:
         write_whole(page, found.page())
@@ -353,52 +353,3 @@ def _write(frame: pd.DataFrame, out: Path) -> None:
         frame.to_parquet(temporary, index=False)
     temporary.replace(out)
     print(f"{len(frame)} rows: {out}")
-
-
-def _by_label(value: Mapping[str, Any] | None, labels: NDArray[Any]) -> dict[Any, Any] | None:
-    """Values by outcome as typed, by the outcome itself: on a command line every label is text."""
-    if value is None:
-        return None
-    return dict(zip(_labels(list(value), labels) or (), value.values(), strict=True))
-
-
-def _labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | None:
-    if typed is None:
-        return None
-    known = _known(labels.tolist())
-    # YAML reads yes and on as booleans
-    typed = [_meant(name, known) if isinstance(name, bool) else name for name in typed]
-    unknown = [name for name in typed if written(name) not in known]
-    if unknown:
-        raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
-    return [known[written(name)] for name in typed]
-
-
-def _with_never_taken(typed: Sequence[Label], logged: pd.Series) -> list[Label]:
-    """Actions as the log has them, and those that it lacks as labels of the same kind."""
-    labels = Labels.of("action", logged).values
-    known, found = _known(labels), list[Label]()
-    for name in typed:
-        name = _meant(name, known) if isinstance(name, bool) else name
-        label = known.get(written(name), name)
-        if written(name) not in known and labels and not isinstance(labels[0], str):
-            kind = type(labels[0])
-            with suppress(ValueError):
-                label = written(name).lower() == "true" if kind is bool else kind(name)
-            if not isinstance(label, kind) or written(label).lower() != written(name).lower():
-                raise InputError(f"actions={written(name)}: it is no label like those of the log, {shown_list(labels)}")
-        found.append(label)
-    return found
-
-
-def _known(labels: Sequence[Label]) -> dict[str, Label]:
-    """Labels by what is typed for them; booleans in lower case too."""
-    known = {written(label): label for label in labels}
-    return known | {str(label).lower(): label for label in labels if isinstance(label, bool)}
-
-
-def _meant(value: bool, known: Mapping[str, Any]) -> Label:
-    """The one label among ``known`` that YAML reads as ``value``; else itself."""
-    words = ("yes", "on", "true", "y") if value else ("no", "off", "false", "n")
-    meant = [label for label in known if label.lower() in words]
-    return meant[0] if len(meant) == 1 else value

@@ -11,11 +11,13 @@ import torch
 from hypothesis import settings
 
 from benchmarks.grid import backbones
+from benchmarks.sweep import main as sweep
 from cst_lightning import Feedback, PotentialOutcomes, fit
 from cst_lightning.testing import close as close
 from cst_lightning.testing import state_of as state_of
 from cst_lightning.testing import tiny_protocol as tiny_protocol
 from datamodules.base import BanditDataModule, Draw
+from tests.sweeps import LOGGED, TINY
 
 torch.set_num_threads(1)
 os.environ["WANDB_MODE"] = "disabled"  # but for the tests of tracking
@@ -27,7 +29,7 @@ settings.load_profile("suite")
 LONGEST = (
     "test_tracking_online.py", "test_sweep_faults.py", "test_soak.py", "test_ray.py", "test_faults.py", "test_docs.py",
     "test_report.py", "test_page.py", "test_tracking.py", "test_sweep.py", "test_train.py", "test_examples.py",
-    "test_determinism.py", "test_large_log.py",
+    "test_determinism.py", "test_large_log.py", "test_tracking_again.py",
 )  # fmt: skip
 
 
@@ -108,3 +110,20 @@ def open_page(browser, path, width=1440):
     page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
     page.goto(path.as_uri())
     return page, troubles
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """The folder of a sweep of a second, that ended well; not to be changed."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert sweep([*TINY, "--workers", "1", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """The folder of a sweep that logged to W&B offline; a module's own."""
+    folder = tmp_path_factory.mktemp("tracking") / "run"
+    options = ["--wandb", "offline", "--wandb-project", "mine", "--wandb-entity", "us", "--wandb-tags", "a", "b"]
+    assert sweep([*LOGGED, *options, "--out", str(folder)]) == 0
+    return folder

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.store import _name, sealed
+
 ROOT = Path(__file__).parents[1]
 SHORT = ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--override.batch_size", "25"]
 TINY = ["--datasets", "moons", "--backbones", "dm", "--seeds", "0..1", "--cvat-weights", "0.1", "1", *SHORT]
+LOGGED = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..2", "--workers", "1"]
+LOGGED += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
 
 
 def records(folder):
@@ -51,3 +55,13 @@ def start(arguments, **options):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         **options,
     )
+
+
+def rewrite(folder, changes, **fields):
+    """Every record again, under the name that its identity gives it."""
+    for path in list((folder / "cells").glob("*.json")):
+        record = json.loads(path.read_text()) | fields
+        record["identity"] |= changes
+        record["protocol"] |= {"name": changes.get("protocol_name", "written"), "selection": "@SUM(A1)"}
+        path.unlink()
+        (folder / "cells" / f"{_name(record['identity'])}.json").write_text(json.dumps(sealed(record)))

@@ -8,7 +8,7 @@ import pytest
 
 from cst_lightning import InputError
 from cst_lightning.__main__ import main
-from cst_lightning.commands import _with_never_taken
+from cst_lightning.typed_labels import with_never_taken
 
 FIT = ["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "m"]
 
@@ -151,7 +151,7 @@ def test_a_diagnosis_compares_with_a_later_log_and_knows_of_actions_never_taken(
     ],
 )
 def test_actions_never_taken_are_labels_like_those_of_the_log(labels, typed, wanted):
-    found = _with_never_taken(typed, pd.Series(labels))
+    found = with_never_taken(typed, pd.Series(labels))
     assert found == wanted
     assert [type(label) for label in found] == [type(label) for label in wanted]
 
@@ -159,7 +159,7 @@ def test_actions_never_taken_are_labels_like_those_of_the_log(labels, typed, wan
 @pytest.mark.parametrize(("labels", "typed"), [([1, 2], 2.5), ([1, 2], "x"), ([1.5], "x"), ([True, False], "x")])
 def test_actions_of_another_kind_than_the_logs_are_an_error(labels, typed):
     with pytest.raises(InputError, match=f"actions={typed}: it is no label like those of the log"):
-        _with_never_taken([typed], pd.Series(labels))
+        with_never_taken([typed], pd.Series(labels))
 
 
 def test_an_error_of_the_validation_file_names_that_file_alone(sales, capsys):

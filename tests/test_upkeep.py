@@ -18,13 +18,6 @@ from tests.test_parts import make_job
 from tests.test_store_and_tables import cell, record
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    assert main([*TINY, "--workers", "1", "--out", str(folder)]) == 0
-    return folder
-
-
 @pytest.fixture
 def run(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")

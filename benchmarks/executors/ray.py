@@ -265,9 +265,10 @@ def _work(
     yield Message("progress", "starting")  # from here on its time counts
     said: SimpleQueue[Any] = SimpleQueue()
     # the driver ends this process when its time is over, and could not end what it started
-    limit = threading.Timer(settings.timeout or threading.TIMEOUT_MAX, lambda: end_all(descendants(os.getpid())))
+    limit = threading.Timer(settings.timeout or 0, lambda: end_all(descendants(os.getpid())))
     limit.daemon = True
-    limit.start()
+    if settings.timeout is not None:
+        limit.start()
 
     def train() -> None:
         torch.set_num_threads(threads)

@@ -1,0 +1,164 @@
+"""Sweeps that go on, were killed, or run beside each other: each W&B run is told once, and whole."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from benchmarks import tracking
+from benchmarks.grid import make_jobs
+from benchmarks.options import saved_jobs
+from benchmarks.sweep import main as sweep
+from benchmarks.tracking import Tracking
+from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
+from tests.sweeps import LOGGED, records, start
+from tests.wandb_files import messages, runs
+
+
+def test_a_finished_sweep_again_logs_nothing_more(logged):
+    before = unsynced(logged)
+    assert len(before) == 4
+    assert sweep([*LOGGED, "--wandb", "offline", "--out", str(logged)]) == 0
+    assert unsynced(logged) == before
+
+
+def cut_off(folder, run_id):
+    """Make a run one that was killed, with half of its log."""
+    (cut,) = (folder / "wandb").glob(f"offline-run-*-{run_id}")
+    (cut / "ended").unlink()
+    (log,) = cut.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:200])
+    return log
+
+
+def test_a_sweep_killed_before_its_summary_gets_it_from_the_same_command(logged):
+    (summary,) = (logged / "wandb").glob("offline-run-*-summary")
+    shutil.rmtree(summary)
+    assert sweep([*LOGGED, "--wandb", "offline", "--out", str(logged)]) == 0
+    assert len(runs(logged)["summary"]) == 1
+
+
+def test_a_sweep_killed_in_its_summary_gets_it_from_the_same_command(logged):
+    ((_, before, info),) = runs(logged)["summary"]
+    cut_off(logged, info.run_id)
+    assert sweep([*LOGGED, "--wandb", "offline", "--out", str(logged)]) == 0
+    ((_, after, _),) = runs(logged)["summary"]
+    assert [row.keys() for row in after] == [row.keys() for row in before]
+
+
+def test_a_summary_that_failed_is_told_and_comes_from_the_same_command(tmp_path, monkeypatch):
+    settings = Tracking("offline", "project", None, (), tmp_path)
+    session = tracking._Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
+
+    def fail(self, run):
+        raise ValueError("no report")
+
+    monkeypatch.setattr(tracking._Session, "_fill_summary", fail)
+    ask(tmp_path, [])
+    session.finish(complete=True, share=4.0)
+    assert "first trouble: no report" in session.said()[0]
+    (run,) = unsynced(tmp_path)
+    (log,) = run.glob("*.wandb")
+    assert [message.exit.exit_code for message in messages(log) if message.HasField("exit")] == [1]
+    assert lacks_summary(tmp_path)
+
+
+def test_a_cell_whose_run_was_cut_off_with_the_sweep_is_logged_by_the_next_one(logged):
+    """The record was written; W&B's part was killed before it had the end of the cell's run."""
+    before = runs(logged)
+    log = cut_off(logged, before["multilabel/dm/pl"][0][2].run_id)
+    log.with_name(f"{log.name}.synced").touch()  # what there was of it may have been uploaded
+    assert sweep([*LOGGED, "--wandb", "offline", "--out", str(logged)]) == 0
+    after = runs(logged)
+    assert {len(of_name) for of_name in after.values()} == {1}
+    summary, history, _ = after["multilabel/dm/pl"][0]
+    assert all(summary[name] == value for name, value in before["multilabel/dm/pl"][0][0].items() if name[0] != "_")
+    assert [row["training_loss/mean"] for row in history] == [
+        row["training_loss/mean"] for row in before["multilabel/dm/pl"][0][1]
+    ]
+
+
+def test_a_sweep_killed_with_all_its_processes_is_told_whole_by_the_same_command(tmp_path):
+    options = [*LOGGED, "--wandb", "offline", "--out", str(tmp_path)]
+    options[options.index("--override.max_epochs_cst") + 1] = "150"  # so that cells are left when the first one is done
+    process = start(options, start_new_session=True)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("cells/*.json")) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert 1 <= len(records(tmp_path)) < 3
+    assert sweep(options) == 0
+    found = runs(tmp_path)
+    assert {len(of_name) for of_name in found.values()} == {1}
+    assert len(found) == 4
+    for record in records(tmp_path).values():
+        ((summary, _, _),) = found[f"multilabel/dm/{record['identity']['method']}"]
+        assert [summary[f"nll/seed {r['seed']}"] for r in record["results"]] == [
+            r["metrics"]["nll"] for r in record["results"]
+        ]
+
+
+def test_two_sweeps_at_once_log_every_cell_once_and_both_end_well(tmp_path):
+    arguments = [*LOGGED, "--override.max_epochs_cst", "60", "--wandb", "offline", "--out", str(tmp_path)]
+    both = [start(arguments) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert not any("W&B failed" in err for _, err in said), said
+    assert sweep(arguments) == 0  # what one left to the other is there by now
+    found = runs(tmp_path)
+    assert {name: len(of_name) for name, of_name in found.items()} == dict.fromkeys(found, 1)
+    assert len(found) == 4
+    for record in records(tmp_path).values():
+        ((summary, _, _),) = found[f"multilabel/dm/{record['identity']['method']}"]
+        for result in record["results"]:
+            assert summary[f"nll/seed {result['seed']}"] == result["metrics"]["nll"]
+
+
+def test_a_run_is_locked_by_a_living_process_and_not_by_a_dead_one_that_nobody_collects(tmp_path):
+    path = tmp_path / "locks" / "run"
+    locked(path).close()
+    code = f"import fcntl, time; file = open({str(path)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX); "
+    other = subprocess.Popen([sys.executable, "-c", f"{code}print('locked', flush=True); time.sleep(60)"], stdout=-1)
+    other.stdout.readline()
+    assert locked(path) is None
+    other.kill()
+    time.sleep(0.5)  # not waited for, it is there as the dead are that nobody collects
+    locked(path).close()
+    other.communicate()
+
+
+def test_a_cell_that_is_asked_for_again_is_told_again_whatever_it_had_been(logged, tmp_path):
+    shutil.copytree(logged, tmp_path / "run")
+    (job,) = saved_jobs(tmp_path / "run")[0]
+    cells = [(job, cell) for cell in job.cells]
+    assert untold(tmp_path / "run", cells) == []
+    assert not lacks_summary(tmp_path / "run")
+    ask(tmp_path / "run", job.cells[:1])  # and killed
+    assert [event.text for event in untold(tmp_path / "run", cells)] == [job.methods[0]]
+    assert lacks_summary(tmp_path / "run")
+
+
+def test_a_run_that_is_logged_again_offline_has_not_ended_before_that_has(tmp_path):
+    """Where it is cut off, the run online that W&B ended, of which the server lacks a part, is no proof."""
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    online = tmp_path / "wandb" / "run-20260101_000000-00000000-summary"
+    online.mkdir(parents=True)
+    (online / "ended").touch()
+    session = tracking._Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
+    run = session._start("summary", "summary", "matched", {})
+    assert not (online / "ended").exists()
+    run.finish()
+
+
+def test_a_cell_that_is_run_again_leaves_one_run(logged):
+    before = runs(logged)["multilabel/dm/backbone"]
+    next((logged / "cells").glob("*-pl-*.json")).unlink()
+    assert sweep([*LOGGED, "--wandb", "offline", "--out", str(logged)]) == 0
+    after = runs(logged)
+    assert {len(of_name) for of_name in after.values()} == {1}
+    # the backbone is trained again for its student's sake, and its own run is left alone
+    assert after["multilabel/dm/backbone"][0][:2] == before[0][:2]
+    assert "nll/mean" in after["multilabel/dm/pl"][0][0]
