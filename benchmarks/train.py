@@ -60,8 +60,6 @@ class _CLI(LightningCLI):
         given = self._get(self.config_init, "trainer")
         if all(given[name] is None for name in ("max_epochs", "max_time")) and given.max_steps == -1:
             kwargs["max_epochs"] = self.model.max_epochs
-        if not self.model.has_gradient and given.enable_checkpointing is None:
-            kwargs["enable_checkpointing"] = False  # a scikit-learn learner is in no checkpoint
         return super().instantiate_trainer(**kwargs)
 
     @override

@@ -19,14 +19,17 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 from typing_extensions import override
 
+from cst_lightning.engines import count_step
 from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback
 from cst_lightning.labels import counted_entries, pseudo_labels, with_factual
+from cst_lightning.learner_files import from_bytes, skops_io, to_bytes
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
 
 _LEAST_PROBABILITY = 1e-7
+_LEARNERS = "learners"  # in a checkpoint
 _FOLDS = 5
 
 
@@ -54,7 +57,8 @@ class EstimatorBackbone(StackedModule):
     It is fitted once on the whole log, in one epoch of one step, whatever the protocol's epochs. As a
     student it is fitted to the observed outcomes and the pseudo-labels of every other action
     together, with the settings that its teacher's search chose on observed rows. It has no gradient,
-    so it has no CVAT, and its models are in no checkpoint (they could only be pickled).
+    so it has no CVAT. A checkpoint keeps its models with skops, an extra; where they are of another
+    package than scikit-learn, name it in ``trust``, since reading a model back calls what the file names.
 
     ``per_action=False`` (an S-learner) gives the estimator the contexts and, as the last column, the
     action's index; ``True`` (a T-learner) gives each action an estimator of its own.
@@ -62,6 +66,7 @@ class EstimatorBackbone(StackedModule):
 
     has_gradient = False
     per_action = False
+    trust: tuple[str, ...] = ()  # packages that a checkpoint's models may be of, besides scikit-learn's estimators
     base: Any = None  # the classifier that ``learner`` was given
     _unseen: Tensor  # probability of an outcome that the estimator never saw
     protocol_fields = ()
@@ -98,8 +103,9 @@ class EstimatorBackbone(StackedModule):
         return nn.Identity()
 
     @override
-    def configure_optimizers(self) -> None:  # type: ignore[override]
-        return None
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        # of nothing: Lightning counts steps by it, and keeps no checkpoint before the first
+        return torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
 
     @override
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -122,6 +128,9 @@ class EstimatorBackbone(StackedModule):
                 for place in range(len(self.seeds))
             ]
         self.stopped_epoch.fill_(1)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        count_step(optimizer)
 
     @override
     def validation_step(self, feedback: Feedback, batch_idx: int) -> None:
@@ -140,8 +149,7 @@ class EstimatorBackbone(StackedModule):
     def logits(self, x: Tensor) -> Tensor:
         if not self.fitted:
             raise InputError(
-                f"{type(self).__name__} is not fitted, and a scikit-learn learner is in no checkpoint: fit it in the "
-                "same process, or save a CounterfactualClassifier"
+                f"{type(self).__name__} is not fitted: fit it, or load a checkpoint (--ckpt_path) of one that was"
             )
         x = self._contexts(x).cpu()
         rows = [self._logits_of(models, part.double().numpy()) for models, part in zip(self.fitted, x, strict=True)]
@@ -204,12 +212,36 @@ class EstimatorBackbone(StackedModule):
         p = np.log(p.clip(_LEAST_PROBABILITY))
         return np.asarray(p[..., 1:] - p[..., :1])
 
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def found(self) -> list[list[Any]]:
+        """The fitted models, by seed, and by action for a T-learner; of a search the best one alone."""
+        return [[getattr(model, "best_estimator_", model) for model in models] for models in self.fitted]
+
+    @override
+    def on_fit_start(self) -> None:
+        if self.trainer.checkpoint_callback is not None:
+            try:
+                skops_io()  # now, and not when all is trained
+            except InputError as error:
+                raise InputError(f"{error}, or give the Trainer enable_checkpointing=False") from error
+        super().on_fit_start()
+
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        raise InputError(
-            f"{type(self).__name__} cannot be kept in a checkpoint: a scikit-learn model could only be pickled; "
-            "give the Trainer enable_checkpointing=False"
-        )
+        # as tensors, which torch reads without unpickling anything else
+        checkpoint[_LEARNERS] = [
+            [torch.frombuffer(bytearray(to_bytes(model)), dtype=torch.uint8) for model in models]
+            for models in self.found()
+        ]
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        n_models = self.shape.n_actions if self.per_action else 1
+        kept, place = checkpoint.get(_LEARNERS, []), f"the checkpoint of {type(self).__name__}"
+        if [len(models) for models in kept] not in ([], [n_models] * len(self.seeds)):
+            raise InputError(f"{place} does not hold {n_models} models for each of {len(self.seeds)} seeds")
+        self.fitted = [[from_bytes(part.numpy().tobytes(), self.trust, place) for part in models] for models in kept]
 
 
 def learner(base: Any, *, per_action: bool, soft: bool) -> type[EstimatorBackbone]:

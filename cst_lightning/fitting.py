@@ -94,7 +94,5 @@ def fit(
     epochs = module.max_epochs if max_epochs is None else max_epochs
     data = LogDataModule(data) if isinstance(data, Feedback) else data
     with quiet_trainer(epochs, **trainer) as quiet:
-        if not module.has_gradient:
-            warnings.filterwarnings("ignore", message=".*configure_optimizers.* returned .None.*")
         quiet.fit(module, datamodule=data)
     module.trainer = None  # with its optimizer and its data; what was trained is the module's

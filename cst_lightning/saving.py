@@ -6,7 +6,6 @@ scikit-learn learner's models.
 
 from __future__ import annotations
 
-import importlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -17,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from sklearn.base import BaseEstimator
-from sklearn.model_selection import GridSearchCV
 from sklearn.utils.validation import check_is_fitted
 
 from cst_lightning.candidates import Candidate
 from cst_lightning.encoding import FeatureEncoder, Labels
 from cst_lightning.errors import InputError
 from cst_lightning.estimators import EstimatorBackbone, learner
+from cst_lightning.learner_files import from_bytes, to_bytes
 from cst_lightning.propensity import Overlap
 from cst_lightning.registry import check_trusted, class_at, path_of
 from cst_lightning.stacked import StackedModule
@@ -35,20 +33,6 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _OURS = "cst_lightning"
-#: what fitted models of scikit-learn hold besides estimators, and skops does not know for harmless
-_HELD = {
-    "sklearn.calibration._CalibratedClassifier",
-    "sklearn.calibration._SigmoidCalibration",
-    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-    "sklearn.gaussian_process.kernels.ConstantKernel",
-    "sklearn.gaussian_process.kernels.Product",
-    "sklearn.gaussian_process.kernels.RBF",
-    "sklearn.metrics._dist_metrics.EuclideanDistance64",
-    "sklearn.neighbors._kd_tree.KDTree",
-    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-    "sklearn.tree._tree.Tree",
-    "sklearn.utils._bunch.Bunch",
-}
 
 
 def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
@@ -167,13 +151,11 @@ def _write_module(module: StackedModule, folder: Path) -> None:
     if not isinstance(module, EstimatorBackbone):
         return
     (folder / "learners").mkdir()
-    skops = _skops()
-    for place, models in enumerate(module.fitted):
+    for place, models in enumerate(module.found()):
         for number, model in enumerate(models):
-            best = model.best_estimator_ if isinstance(model, GridSearchCV) else model
-            skops.dump(best, folder / "learners" / f"{place}-{number}.skops")
+            (folder / "learners" / f"{place}-{number}.skops").write_bytes(to_bytes(model))
     if module.base is not None:
-        skops.dump(module.base, folder / "learners" / "base.skops")
+        (folder / "learners" / "base.skops").write_bytes(to_bytes(module.base))
 
 
 def _read_module(
@@ -195,32 +177,4 @@ def _read_module(
 
 
 def _read_learner(file: Path, trust: Sequence[str]) -> Any:
-    skops = _skops()
-    types = skops.get_untrusted_types(file=file)
-    strange = [name for name in types if name.partition(".")[0] not in trust and not _only_keeps(name)]
-    if strange:
-        raise InputError(f"{file} names {strange[0]}, which is not trusted: pass trust=[its package] if you know it")
-    return skops.load(file, trusted=types)
-
-
-def _only_keeps(name: str) -> bool:
-    """Whether it is a class that does nothing but keep what it is given, since skops calls whatever a file names.
-
-    Such are estimators of scikit-learn and of this package, and what they hold; a function never is.
-    """
-    module, _, own = name.rpartition(".")
-    if name in _HELD or module.partition(".")[0] not in ("sklearn", _OURS):
-        return name in _HELD
-    try:
-        part = getattr(importlib.import_module(module), own)
-    except (ImportError, AttributeError):
-        return False
-    return isinstance(part, type) and issubclass(part, BaseEstimator)
-
-
-def _skops() -> Any:
-    try:
-        import skops.io  # an extra
-    except ImportError as error:
-        raise InputError("a scikit-learn learner is kept with skops: pip install 'cst-lightning[skops]'") from error
-    return skops.io
+    return from_bytes(file.read_bytes(), trust, file)

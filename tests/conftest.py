@@ -62,6 +62,7 @@ class TinyDataModule(BanditDataModule):
 
 #: trained by gradients; scikit-learn's learners have tests of their own
 BACKBONES = sorted(name for name, part in backbones().found.items() if part.has_gradient)
+LEARNERS = sorted(set(backbones().found) - set(BACKBONES))
 
 
 def train(backbone, protocol, data, **changes):

@@ -9,10 +9,11 @@ import pytorch_lightning as pl
 import torch
 
 from cst_lightning import DirectMethod, SelfTraining, fit, self_train
-from tests.conftest import BACKBONES, close, make_data, state_of, tiny_protocol, train
+from cst_lightning.catalogue import backbones
+from tests.conftest import LEARNERS, close, make_data, state_of, tiny_protocol, train
 
 
-@pytest.mark.parametrize("variant", [*BACKBONES, "cst"])
+@pytest.mark.parametrize("variant", [*backbones().found, "cst"])
 def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant, tmp_path):
     protocol = tiny_protocol("matched")
     data = make_data([0, 1], protocol)
@@ -32,6 +33,17 @@ def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert torch.equal(torch.load(tmp_path / "p.pt", weights_only=True), module(data.test.x))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_student_of_a_learner_from_a_checkpoint_is_that_of_the_learner(name, tmp_path):
+    data = make_data([0, 1], tiny_protocol("matched"))
+    module = train(name, tiny_protocol("matched"), data)
+    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "m.ckpt")
+    again = type(module).load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    assert torch.equal(self_train(again, data)(data.test.x), self_train(module, data)(data.test.x))
 
 
 def test_training_resumed_from_a_checkpoint_gives_the_same_numbers(tmp_path):

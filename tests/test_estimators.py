@@ -1,5 +1,7 @@
 """scikit-learn's learners as backbones, and DM's controls."""
 
+import sys
+
 import numpy as np
 import pytest
 import pytorch_lightning as pl
@@ -7,15 +9,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-from benchmarks.grid import backbones, make_jobs
+from benchmarks.grid import make_jobs
 from cst_lightning import Feedback, InputError, fit, self_train
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.backbones.held_out_dm import EarlyDM, ScaledDM
 from cst_lightning.backbones.slow_dm import SlowDM
+from cst_lightning.catalogue import backbones
 from cst_lightning.estimators import EstimatorBackbone
-from tests.conftest import TinyDataModule, make_data, tiny_protocol, train
-
-LEARNERS = sorted(name for name, part in backbones().found.items() if not part.has_gradient)
+from tests.conftest import LEARNERS, TinyDataModule, make_data, tiny_protocol, train
 
 
 class Bayes(EstimatorBackbone):
@@ -97,12 +98,54 @@ def test_a_learner_of_ones_own_and_what_it_cannot_do(tmp_path):
     assert set(model.test_metrics) >= {"nll", "hamming"}
     with pytest.raises(InputError, match=r"bayes has no gradient for CVAT; allowed is 0"):
         self_train(model, data, cvat_weights=[0, 1])
-    with pytest.raises(InputError, match="could only be pickled"):
-        trainer.save_checkpoint(tmp_path / "model.ckpt")
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    again = Bayes.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)
+    assert torch.equal(again(data.test.x), model(data.test.x))
     with pytest.raises(InputError, match="neither a network nor a grid"):
         Bayes(data.shape, [0, 1], grid=(0, 1))
     with pytest.raises(InputError, match="no gradient for CVAT or a student; allowed are backbone, pl, pl_soft"):
         make_jobs("baselines", backbone_names=["s_logistic"], methods=["pl_cvat"])
+
+
+class Mine(GaussianNB):
+    """A classifier of one's own."""
+
+
+class Own(Bayes):
+    """A learner of a classifier of one's own."""
+
+    def make_estimator(self, seed):
+        return Mine()
+
+
+class Trusting(Own):
+    """The same, and says so."""
+
+    trust = ("tests",)
+
+
+def test_a_checkpoint_of_a_classifier_of_ones_own_needs_its_package_in_trust(tmp_path):
+    data = TinyDataModule([0, 1])
+    saver = pl.callbacks.ModelCheckpoint(tmp_path, filename="m")
+    model = Own(data.shape, [0, 1])
+    fit(model, data, enable_checkpointing=True, callbacks=[saver])
+    with pytest.raises(InputError, match=r"checkpoint of Own names tests.test_estimators.Mine, which is not trusted"):
+        Own.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    again = Trusting.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    assert torch.equal(again(data.test.x), model(data.test.x))
+    with pytest.raises(InputError, match="does not hold 3 models for each of 2 seeds"):
+        backbones().get("t_logistic").load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+
+
+def test_without_skops_a_learner_that_is_to_be_kept_fails_before_it_is_trained(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    data = TinyDataModule([0, 1])
+    model = Bayes(data.shape, [0, 1])
+    with pytest.raises(InputError, match=r"pip install 'cst-lightning\[skops\]', or give the Trainer enable_check"):
+        fit(model, data, enable_checkpointing=True)
+    assert not model.fitted
+    fit(model, data)
+    assert model.fitted
 
 
 def test_an_action_with_one_outcome_or_without_rows_has_smoothed_shares():

@@ -67,21 +67,21 @@ def test_a_class_path_and_a_config_file(here, capsys):
 
 
 @pytest.mark.parametrize("name", sorted({part.__name__ for part in backbones().found.values()}))
-def test_every_backbone_is_fitted_and_tested_by_the_name_of_its_class(name, here, capsys):
-    part = next(part for part in backbones().found.values() if part.__name__ == name)
+def test_every_backbone_is_fitted_tested_and_predicts_by_the_name_of_its_class(name, here, capsys):
     assert main(["fit", "--model", name, *DATA, *QUIET, "--trainer.max_epochs", "1"]) == 0
-    found = list(here.rglob("*.ckpt"))
-    assert len(found) == part.has_gradient  # a scikit-learn learner leaves none
-    if part.has_gradient:
-        assert main(["test", "--model", name, *DATA, *QUIET, "--ckpt_path", str(found[0])]) == 0
-        assert "test_nll" in capsys.readouterr().out
+    (checkpoint,) = here.rglob("*.ckpt")
+    assert main(["test", "--model", name, *DATA, *QUIET, "--ckpt_path", str(checkpoint)]) == 0
+    assert "test_nll" in capsys.readouterr().out
+    assert main(["predict", "--model", name, *DATA, *QUIET, "--ckpt_path", str(checkpoint)]) == 0
+    (path,) = here.rglob("predictions.npy")
+    assert np.isfinite(np.load(path)).all()
 
 
 @pytest.mark.parametrize("command", ["test", "predict"])
-def test_a_scikit_learn_learner_of_another_process_is_one_line(command, capsys):
+def test_a_scikit_learn_learner_without_a_checkpoint_is_one_line(command, capsys):
     assert main([command, "--model", "LogisticSLearner", *DATA, *QUIET]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "LogisticSLearner is not fitted, and a scikit-learn learner is in no checkpoint: fit it in the same" in line
+    assert line == "error: LogisticSLearner is not fitted: fit it, or load a checkpoint (--ckpt_path) of one that was"
 
 
 def test_the_pricing_data_by_the_name_of_its_class(here):
