@@ -200,10 +200,6 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(
                 f"action is missing in row {missing[0]} (from 0): every row needs the action that was taken"
             )
-        if len(actions.values) < 2:
-            warnings.warn(
-                f"action is {shown_list(actions.values)} in every row: nothing can be said of another one", stacklevel=3
-            )
         if len(outcomes.values) < 2:
             raise InputError(
                 f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "

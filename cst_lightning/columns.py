@@ -240,7 +240,11 @@ def tallies_of(frame: pd.DataFrame, columns: Roles, first: int = 0) -> dict[str,
     for name in columns.feature_names(names):
         column = frame[name]
         whole = name in columns.categorical or kind_of(column) in ("text", "mixed")
-        tallies[name] = tally(column if whole else column.dropna().iloc[:1], first)
+        if whole:
+            tallies[name] = tally(column, first)
+        else:
+            place = int(column.notna().to_numpy().argmax())
+            tallies[name] = tally(column.iloc[place : place + 1], first + place)
     return tallies
 
 

@@ -217,6 +217,12 @@ class FeatureEncoder:
         if missing.all():
             raise InputError(f"column {name!r} holds no value at all: leave it out")
         seen = value[~missing]
+        if _are_dates(seen):
+            warnings.warn(
+                f"column {name!r} holds dates written as numbers, such as {seen[0]:.0f}: turn them into numbers that "
+                "mean something (days since, weekday, month), or leave it out",
+                stacklevel=2,
+            )
         with np.errstate(over="ignore"):
             scale = float(seen.std())
         if not np.isfinite(scale):
@@ -332,6 +338,16 @@ def _as_any_frame(x: Any) -> pd.DataFrame:
         frame = frame.infer_objects() if is_object else frame
     frame.columns = [f"x{place}" for place in range(frame.shape[1])]
     return frame.reset_index(drop=True)
+
+
+def _are_dates(seen: NDArray[np.float64]) -> bool:
+    """Whether all are days of 1900 to 2099 as YYYYMMDD, and not all the same one."""
+    if not len(seen) or seen.min() < 1900_01_01 or seen.max() > 2099_12_31 or seen.min() == seen.max():
+        return False
+    days = np.unique(seen)
+    if (days % 1).any():
+        return False
+    return bool(pd.to_datetime(pd.Series(days.astype(int).astype(str)), format="%Y%m%d", errors="coerce").notna().all())
 
 
 def _with_missing_booleans(column: pd.Series[Any]) -> pd.Series[Any]:

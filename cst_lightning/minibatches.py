@@ -22,7 +22,10 @@ def batch_bounds(n_rows: int, batch_size: int) -> list[int]:
         InputError: fewer rows than a batch.
     """
     if n_rows < batch_size:
-        raise InputError(f"batch_size={batch_size}: only {n_rows} logged rows to train on, so allowed is 1..{n_rows}")
+        raise InputError(
+            f"batch_size={batch_size}: only {n_rows} logged rows to train on, so allowed is 1..{n_rows}: take a "
+            "protocol with smaller batches, or more rows (n_train of drawn data)"
+        )
     starts = list(range(0, n_rows, batch_size))
     if len(starts) > 1 and n_rows - starts[-1] == 1:
         starts.pop()

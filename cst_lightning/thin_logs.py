@@ -18,6 +18,9 @@ _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 
 def warn_of_rare(actions: Labels, outcomes: Labels, counts: NDArray[np.int64]) -> None:
     """Of actions with too little to learn from; ``counts`` ``[K, m]``: how often each outcome was seen of each."""
+    if len(actions.values) == 1:
+        said = f"action is {actions.values[0]!r} in every row: nothing can be said of another one"
+        warnings.warn(said, stacklevel=3)
     for label, of_action in zip(actions.values, counts, strict=True):
         if of_action.sum() < N_FOLDS:
             what = f"has {of_action.sum()} observed outcomes: what is predicted for it comes from other actions"

@@ -328,6 +328,13 @@ class LoggedDataModule(pl.LightningDataModule):
         if tallies is None or n_rows < MIN_ROWS:
             raise InputError(f"{where}: {n_rows} rows: a log needs at least {MIN_ROWS}")
         check_values(tallies, self.roles, where)
+        for name in self.roles.feature_names(list(sample.columns)):
+            if sample[name].isna().all():
+                raise InputError(
+                    f"{where}: column {name!r} has a value in data row {tallies[name]['row'].min() + 1}, and none in "
+                    f"the {len(sample)} rows that scales and categories are taken from: leave it out of the features, "
+                    "or give a larger chunk_rows"
+                )
         self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
         self._warn_of_rare(pairs)
         self.n_rows = n_rows

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from cst_lightning import CounterfactualClassifier, InputError
+from cst_lightning.encoding import FeatureEncoder
 from tests.classifiers import QUICK, make_log
 from tests.parts import MOST_SURE
 
@@ -126,6 +127,26 @@ def test_a_single_action_is_a_warning():
     x, action, outcome = make_log()
     with pytest.warns(UserWarning, match="action is 'low' in every row"):
         CounterfactualClassifier(method="backbone", **QUICK).fit(x, np.full(len(action), "low"), outcome)
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [
+        (["20240131", "20240229", "19991231"], True),
+        (["20240131", None, "20240229"], True),
+        (["20240131", "20240230", "19991231"], False),  # no day
+        (["20240131", "20240131", "20240131"], False),
+        (["20240131", "20240229.5", "19991231"], False),
+        (["240131", "240229", "991231"], False),
+    ],
+)
+def test_dates_written_as_numbers_are_a_warning(days, told):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        FeatureEncoder(missing="impute").fit(pd.DataFrame({"day": [v and float(v) for v in days]}))
+    assert [str(warning.message).partition(":")[0] for warning in said] == [
+        "column 'day' holds dates written as numbers, such as 20240131"
+    ] * told
 
 
 def test_labels_of_a_list_are_what_they_are():

@@ -313,6 +313,22 @@ def test_actions_with_too_little_to_learn_from_are_warned_of(path, chunk_rows):
     assert len(said) == 2
 
 
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+def test_a_single_action_is_warned_of(path, chunk_rows):
+    frame().assign(price=9.9).to_parquet(path)
+    with pytest.warns(UserWarning, match=r"action is 9\.9 in every row: nothing can be said of another one"):
+        module(path, chunk_rows=chunk_rows).setup()
+
+
+def test_a_value_outside_the_sample_of_a_stream_is_named(path):
+    log = frame().assign(rare=np.nan)
+    log.loc[150, "rare"] = 3.0
+    log.to_parquet(path)
+    data = module(path, features=["age", "rare"], missing="impute", chunk_rows=20, seed=1)
+    with pytest.raises(InputError, match=r"log\.parquet: column 'rare' has a value in data row 151, and none in the"):
+        data.setup()
+
+
 def test_an_action_that_the_features_determine_is_warned_of(path):
     log = frame()
     log["price"] = np.where(log["age"] > 40, 9.9, 14.9)

@@ -1,5 +1,6 @@
 """``python -m benchmarks.train``: LightningCLI over every backbone and data module."""
 
+import os
 import sys
 
 import numpy as np
@@ -93,6 +94,18 @@ def test_the_pricing_data_by_the_name_of_its_class(here):
         assert main([command, *options, "--ckpt_path", str(checkpoint)]) == 0
 
 
+@pytest.mark.skipif(not os.environ.get("CST_DATA_DIR"), reason="needs the published files")
+@pytest.mark.parametrize(("data", "labels"), [("SceneDataModule", 6), ("YeastDataModule", 14)])
+def test_published_data_by_the_name_of_its_class(data, labels, here):
+    place = ["--data.data_dir", os.environ["CST_DATA_DIR"], "--data.seeds", "[0]", "--data.holdout", "0.2"]
+    options = ["--model", "DirectMethod", "--data", data, *place, *QUIET]
+    assert main(["fit", *options, "--trainer.max_epochs", "1"]) == 0
+    (checkpoint,) = here.rglob("*.ckpt")
+    assert main(["predict", *options, "--ckpt_path", str(checkpoint)]) == 0
+    (path,) = here.rglob("predictions.npy")
+    assert np.load(path).shape[2:] == (labels, 2)
+
+
 def test_a_data_module_by_class_path(here):
     options = [
         "--data",
@@ -117,7 +130,10 @@ def test_a_student_without_a_teacher_is_one_line(here, capsys):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (["MoonsDataModule"], "batch_size=64: only 50 logged rows"),
+        (
+            ["MoonsDataModule"],
+            "batch_size=64: only 50 logged rows to train on, so allowed is 1..50: take a protocol with smaller",
+        ),
         (["MoonsDataModule", "--data.seeds", "[0,0]"], "seeds=[0, 0]: allowed are different"),
     ],
 )
