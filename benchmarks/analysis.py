@@ -55,6 +55,7 @@ def compare_with_paper(entries: Sequence[Entry]) -> pd.DataFrame:
         paper, paper_error = entry.paper
         rows.append(
             {
+                "settings": entry.place.settings,
                 "dataset": entry.place.dataset,
                 "backbone": entry.place.backbone,
                 "method": entry.place.method,
@@ -259,6 +260,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
     policies = Counter(map(_base, size))
     rows = [
         {
+            "settings": entry.place.settings,
             "dataset": entry.place.dataset,
             "effective_sample_size": size[entry.place.dataset],
             "backbone": entry.place.backbone,
@@ -275,7 +277,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
         if entry.ours is not None and entry.place.dataset in size and policies[_base(entry.place.dataset)] > 1
     ]
     frame = pd.DataFrame(rows)
-    return frame[frame.groupby("backbone")["dataset"].transform("nunique") > 1] if rows else frame
+    return frame[frame.groupby(["settings", "backbone"])["dataset"].transform("nunique") > 1] if rows else frame
 
 
 def calibration(records: Sequence[Record]) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ _also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FILLS = ("full", "none", "left", "top", "right", "bottom")
 _HATCHES = ("", "//", "..", "xx", "--", "++", "\\\\", "oo", "||", "**")
+_CURVE_POINTS = 40  # of a round
 _HANDLE_INCHES, _LETTER_INCHES = 0.5, 0.072  # that an entry of a legend takes
 
 
@@ -61,8 +64,16 @@ def save(figure: Figure, path: Path) -> None:
     for kind in dict.fromkeys((path.suffix[1:], *_also.get())):
         arguments: dict[str, Any] = {"format": kind, "dpi": 150, "metadata": _UNDATED.get(kind)}
         with mpl.rc_context({"svg.hashsalt": "cst-lightning", "svg.fonttype": "none", "pdf.fonttype": 42}):
-            replace_file(path.with_suffix(f".{kind}"), partial(figure.savefig, **arguments))
+            replace_file(path.with_suffix(f".{kind}"), partial(_write, figure, arguments))
     plt.close(figure)
+
+
+def _write(figure: Figure, arguments: dict[str, Any], path: Path) -> None:
+    figure.savefig(path, **arguments)
+    if arguments["format"] == "svg":  # hundredths of a point are enough, and half of the bytes
+        text = path.read_text(encoding="utf-8")
+        short = re.sub(r'(?<= )d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+        path.write_text(short, encoding="utf-8", newline="\n")
 
 
 def plot_comparison(compared: pd.DataFrame, path: Path) -> None:
@@ -105,10 +116,8 @@ def plot_ranks(ranks: Ranks, path: Path) -> None:
 
 
 def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
-    """Theorem 1's quantities and Proposition 1's objective by round, of the first settings, backbone and method."""
-    which = rounds[["settings", "backbone", "method"]].iloc[:1]
-    rounds, labels = rounds.merge(which), labels.merge(which)
-    ((settings, backbone, method),) = which.to_numpy()
+    """Theorem 1's quantities and Proposition 1's objective by round, of one method of one backbone."""
+    ((backbone, method),) = rounds[["backbone", "method"]].drop_duplicates().to_numpy()
     figure, grid = subplots(2, 2, 4.2, 3.0)
     (wrong, error), (consistency, objective) = grid
     datasets = main_datasets(rounds["dataset"])
@@ -143,7 +152,7 @@ def plot_rounds(rounds: pd.DataFrame, labels: pd.DataFrame, path: Path) -> None:
     for axis in grid.flat:
         axis.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
-    figure.suptitle(_name(backbone, method) + (f"\n{_plain_text(settings)}" if settings else ""))
+    figure.suptitle(_name(backbone, method))
     legend_below(figure, grid.flat)
     save(figure, path)
 
@@ -211,9 +220,8 @@ def plot_calibration(calibration: pd.DataFrame, path: Path) -> None:
 
 
 def plot_curves(curves: pd.DataFrame, path: Path) -> None:
-    """Training loss and the NLL of held-out rows over the epochs, a panel a data set."""
-    shown = curves[curves["stage"].isin(["backbone", "round 1"])]
-    groups = list(shown.groupby("dataset", sort=False))
+    """Training loss and the NLL of held-out rows over the epochs, a panel a data set; round follows round."""
+    groups = list(curves.groupby("dataset", sort=False))
     figure, axes = panels(len(groups))
     for axis, (dataset, of_dataset) in zip(axes, groups, strict=True):
         lines = of_dataset.groupby(["method", "series"], sort=False)
@@ -222,14 +230,28 @@ def plot_curves(curves: pd.DataFrame, path: Path) -> None:
             what = "held-out NLL" if series == "validation_nll" else "training loss"
             label = f"{_method(str(method))}{_mark(points)}, {what}"
             style = "--" if series == "validation_nll" else "-"
-            every = max(1, len(points) // 5)
-            axis.plot(points["epoch"], points["mean"], ls=style, lw=1.2, ms=4, markevery=every, label=label, **line)
-            low, high = (points["mean"] + sign * points["standard_error"].fillna(0) for sign in (-1, 1))
-            axis.fill_between(points["epoch"], low, high, color=line["color"], alpha=0.2, lw=0)
+            joined = _one_after_another(points)
+            every = max(1, len(joined) // 5)
+            axis.plot(joined["epoch"], joined["mean"], ls=style, lw=1.2, ms=4, markevery=every, label=label, **line)
+            low, high = (joined["mean"] + sign * joined["standard_error"].fillna(0) for sign in (-1, 1))
+            axis.fill_between(joined["epoch"], low, high, color=line["color"], alpha=0.2, lw=0)
         axis.set(title=_wrapped(dataset), xlabel="epoch", ylabel="nats", yscale="log")
         _plain(axis.yaxis)
     legend_below(figure, axes)
     save(figure, path)
+
+
+def _one_after_another(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of several rounds as one line with a gap between rounds, each begun where the one before it ended.
+
+    Of a round as many as a panel shows, evenly spaced from its end.
+    """
+    parts, start = list[pd.DataFrame](), 0
+    for _, whole in points.groupby("stage", sort=False):
+        of_stage = whole[:: -math.ceil(len(whole) / _CURVE_POINTS)][::-1]
+        parts += [of_stage.assign(epoch=of_stage["epoch"] + start), of_stage[:1].assign(mean=float("nan"))]
+        start += of_stage["epoch"].max()
+    return pd.concat(parts[:-1], ignore_index=True)
 
 
 def plot_weights(weights: pd.DataFrame, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
@@ -20,6 +20,8 @@ from benchmarks.plan import counted, said
 from benchmarks.store import Record
 from benchmarks.tables import notes
 from cst_lightning.catalogue import method_title
+
+_PLAIN = " ,;:=()[]{}!?$*+@-._~"  # what stands for itself in a data address
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,9 @@ def _code(text: str) -> Markup:
 
 
 def _picture(run: Run, name: str) -> str:
-    """A figure as a data address."""
-    content = base64.b64encode((run.folder / "figures" / name).read_bytes()).decode()
-    return f"data:image/svg+xml;base64,{content}"
+    """A figure as a data address: as text, which is a fifth shorter than in base 64."""
+    text = (run.folder / "figures" / name).read_text(encoding="utf-8")
+    return "data:image/svg+xml," + quote(" ".join(text.split()), safe=_PLAIN)
 
 
 def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import figures, sections
-from benchmarks.entries import TITLES, Place, make_entries
+from benchmarks.entries import TITLES, Entry, Place, make_entries
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
@@ -102,16 +102,13 @@ def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
     found = write_tables(store, trust)
     folder, records = store.folder, [record for _, record in found if record is not None]
     entries = {metric: make_entries(found, metric) for metric in TITLES}
-    every = [entry for of_metric in entries.values() for entry in of_metric]
     unread = [f"`{printable(path.name)}` is no record" for path, _ in store.faults()]
+    sections.write_frames(records, entries, folder)
     parts = [
         *sections.problems(found, [*saved_jobs(folder, trust)[1], *unread]),
-        *sections.against_paper(every, folder),
+        *_drawn(found, entries, folder),
         *sections.differences(entries, folder),
-        *sections.ranks(entries, folder),
         *sections.rounds(records, folder),
-        *sections.overlap(records, entries, folder),
-        *sections.details(records, entries, folder),
     ]
     tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
     text = "\n\n".join([f"# {no_markup(printable(folder.name))}", *tables, *map(_markdown, parts)])
@@ -119,6 +116,24 @@ def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
     run = Run(folder.resolve(), found, parts)
     write_text(folder / "report.html", render([run]))
     return run
+
+
+def _drawn(found: Found, entries: Mapping[str, list[Entry]], folder: Path) -> list[Section]:
+    """Every figure; where cells have several settings, each setting's by themselves."""
+    parts = []
+    every = list(dict.fromkeys(place.settings for place, _ in found))
+    for number, settings in enumerate(every, 1):
+        records = [record for place, record in found if record is not None and place.settings == settings]
+        mine = {metric: [e for e in entries[metric] if e.place.settings == settings] for metric in entries}
+        if len(every) == 1:
+            return sections.of_settings(records, mine, folder / "figures")
+        name = f"settings-{number}"
+        parts.append(Section(f"Settings {number}: {settings or 'those of the protocol'}"))
+        parts += [
+            replace(section, level=section.level + 1, figure=section.figure and f"{name}/{section.figure}")
+            for section in sections.of_settings(records, mine, folder / "figures" / name)
+        ]
+    return parts
 
 
 def _markdown(section: Section) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from benchmarks import analysis, figures
 from benchmarks.entries import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, title
+from benchmarks.grid import digest
 from benchmarks.page import Run, Section, run_names
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
@@ -21,7 +22,6 @@ from cst_lightning.catalogue import method_title
 from cst_lightning.texts import csv_text
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
-_MOST_DRAWN = 3  # backbones with figures of their own
 
 _OF_ROUNDS = {
     "alpha": "α",
@@ -68,13 +68,35 @@ def problems(found: Found, unread: Sequence[str]) -> list[Section]:
     return [Section("Failed and missing", texts=unread, header=header, rows=rows)] if rows or unread else []
 
 
-def against_paper(entries: Sequence[Entry], folder: Path) -> list[Section]:
-    """Each number that the paper has too beside the paper's, and ``comparison.csv``; of runs of one setting alone."""
+def of_settings(records: Sequence[Record], entries: Entries, drawn: Path) -> list[Section]:
+    """What is drawn of the cells of one setting, into the folder ``drawn`` of figures."""
+    return [
+        *_against_paper([entry for of_metric in entries.values() for entry in of_metric], drawn),
+        *_losses(entries, drawn),
+        *_ranks(entries, drawn),
+        *_overlap(records, entries, drawn),
+        *_calibration(records, drawn),
+        *_curves(records, drawn),
+        *_labels(records, drawn),
+        *_weights_and_costs(records, drawn),
+    ]
+
+
+def write_frames(records: Sequence[Record], entries: Entries, folder: Path) -> None:
+    """``comparison.csv`` with the paper's numbers, and ``overlap.csv``, of all settings, where there is anything."""
+    compared = analysis.compare_with_paper([entry for of_metric in entries.values() for entry in of_metric])
+    overlaps = [analysis.overlap(records, of_metric) for of_metric in entries.values()]
+    for name, frame in (("comparison", compared), ("overlap", pd.concat(overlaps))):
+        if len(frame):
+            write_frame(folder / f"{name}.csv", frame)
+
+
+def _against_paper(entries: Sequence[Entry], drawn: Path) -> list[Section]:
+    """Each number that the paper has too beside the paper's."""
     compared = analysis.compare_with_paper(entries)
-    if not len(compared) or len({entry.place.settings for entry in entries}) > 1:
+    if not len(compared):
         return []
-    write_frame(folder / "comparison.csv", compared)
-    figures.plot_comparison(compared, folder / "figures" / "comparison.svg")
+    figures.plot_comparison(compared, drawn / "comparison.svg")
     z = compared["z"].abs()
     far = compared[z > 3].sort_values("z", key=abs, ascending=False)
     texts = [
@@ -158,17 +180,15 @@ def _difference(row: Any) -> str:
     return f"{row.difference:+z.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
 
 
-def ranks(entries: Entries, folder: Path) -> list[Section]:
+def _ranks(entries: Entries, drawn: Path) -> list[Section]:
     """Average ranks over data sets, with what a Nemenyi test tells apart."""
     sections = []
     for metric, of_metric in entries.items():
-        if len({entry.place.settings for entry in of_metric}) > 1:
-            continue
         losses = analysis.losses(of_metric)
         ranks = rank_methods(losses) if len(losses) else None
         if ranks is None or math.isnan(ranks.friedman_p):
             continue
-        figures.plot_ranks(ranks, folder / "figures" / f"ranks_{metric}.svg")
+        figures.plot_ranks(ranks, drawn / f"ranks_{metric}.svg")
         about = (
             f"Average rank over {len(losses)} data sets of {len(ranks.mean)} methods (1 is the lowest loss); a "
             f"Friedman test of no difference gives p = {ranks.friedman_p:.2g}. A bar joins methods that a Nemenyi "
@@ -194,7 +214,6 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
     labels = analysis.label_errors(records)
     write_frame(folder / "rounds.csv", frame)
     write_frame(folder / "labels.csv", labels)
-    figures.plot_rounds(frame, labels, folder / "figures" / "rounds.svg")
     means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[list(_OF_ROUNDS)].mean()
     several = frame["settings"].nunique() > 1
     rows = [
@@ -216,19 +235,17 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
         "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
         "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
-        "fresh weights need not end below their teacher's value. The figure is of the first of these methods."
+        "fresh weights need not end below their teacher's value."
     )
-    return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], "rounds.svg", header, rows)]
+    return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], header=header, rows=rows)]
 
 
-def overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
-    """NLL by logging policy beside its effective sample size, and ``overlap.csv``."""
-    frame = pd.concat([analysis.overlap(records, of_metric) for of_metric in entries.values()])
-    if not len(frame) or len({entry.place.settings for of_metric in entries.values() for entry in of_metric}) > 1:
+def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[Section]:
+    """NLL by logging policy beside its effective sample size."""
+    frame = analysis.overlap(records, entries["nll"])
+    if not len(frame):
         return []
-    write_frame(folder / "overlap.csv", frame)
-    frame = frame[frame["metric"] == "nll"]
-    figures.plot_overlap(frame, folder / "figures" / "overlap.svg")
+    figures.plot_overlap(frame, drawn / "overlap.svg")
     datasets = frame.drop_duplicates("dataset").sort_values("effective_sample_size", ascending=False)
     size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
     rows = [size]
@@ -243,50 +260,59 @@ def overlap(records: Sequence[Record], entries: Entries, folder: Path) -> list[S
     return [Section("Overlap", 2, [about], "overlap.svg", ("backbone", "method", *datasets["dataset"]), rows)]
 
 
-def details(records: Sequence[Record], entries: Entries, folder: Path) -> list[Section]:
-    """Figures that need no table."""
-    drawn = folder / "figures"
-    sections = []
-    n_settings = len({entry.place.settings for entry in entries["nll"]})
-    if n_settings > 1:
-        about = (
-            f"This folder holds cells of {n_settings} settings. Comparison with the paper, ranks, overlap, losses, "
-            "calibration, curves, CVAT weights and costs are drawn for folders of one: give each its own with --out, "
-            "and this report several."
-        )
-        return [Section("Not drawn", 2, [about])]
-    if any(entry.ours is not None for entry in entries["nll"]):
-        figures.plot_losses(entries, drawn / "losses.svg")
-        about = "Test NLL over Hamming loss, means over seeds, a panel a data set: lower and further left is better."
-        sections.append(Section("NLL against Hamming loss", texts=[about], figure="losses.svg"))
-    for name, heading, about, of_one, frame, plot in (
-        (
-            "calibration",
-            "Calibration",
-            f"Reliability, seeds pooled; the first {_MOST_DRAWN} backbones.",
-            "Observed shares over predictions, a panel a data set and a line a method: on the diagonal they agree.",
-            analysis.calibration(records),
-            figures.plot_calibration,
-        ),
-        (
-            "curves",
-            "Learning curves",
-            f"Mean ± standard error over the seeds still training, of the backbone and of its students' first round "
-            f"(records have every round's); the first {_MOST_DRAWN} backbones with epochs.",
-            "Loss over epochs, a panel a data set and a line a method and kind of rows.",
-            analysis.curves(records),
-            figures.plot_curves,
-        ),
-    ):
-        shown = list(frame.groupby("backbone", sort=False))[:_MOST_DRAWN] if len(frame) else []
-        if shown:
-            sections.append(Section(heading, texts=[about]))
-        for backbone, values in shown:
-            file = f"{name}_{re.sub('[^A-Za-z0-9]+', '-', str(backbone))}.svg"
-            plot(values, drawn / file)
-            title_of_one = f"{heading} of {backbone_title(str(backbone))}"
-            sections.append(Section(title_of_one, 3, [of_one], figure=file))
-    weights, costs = analysis.weights(records), analysis.costs(records)
+def _losses(entries: Entries, drawn: Path) -> list[Section]:
+    if all(entry.ours is None for entry in entries["nll"]):
+        return []
+    figures.plot_losses(entries, drawn / "losses.svg")
+    about = "Test NLL over Hamming loss, means over seeds, a panel a data set: lower and further left is better."
+    return [Section("NLL against Hamming loss", texts=[about], figure="losses.svg")]
+
+
+def _calibration(records: Sequence[Record], drawn: Path) -> list[Section]:
+    frame = analysis.calibration(records)
+    about = "Reliability, seeds pooled: observed shares over predictions; on the diagonal they agree."
+    parts = []
+    for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
+        file = _file("calibration", backbone)
+        figures.plot_calibration(values, drawn / file)
+        text = "A panel a data set and a line a method."
+        parts.append(Section(f"Calibration of {backbone_title(str(backbone))}", 3, [text], file))
+    return [Section("Calibration", texts=[about]), *parts] if parts else []
+
+
+def _curves(records: Sequence[Record], drawn: Path) -> list[Section]:
+    frame = analysis.curves(records)
+    about = (
+        "Mean ± standard error over the seeds still training, of all backbones with epochs; a method's rounds follow "
+        "each other, with a gap between them."
+    )
+    parts = []
+    for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
+        file = _file("curves", backbone)
+        figures.plot_curves(values, drawn / file)
+        text = "Loss over epochs, a panel a data set and a line a method and kind of rows."
+        parts.append(Section(f"Learning curves of {backbone_title(str(backbone))}", 3, [text], file))
+    return [Section("Learning curves", texts=[about]), *parts] if parts else []
+
+
+def _labels(records: Sequence[Record], drawn: Path) -> list[Section]:
+    """The figures of what ``rounds`` tabulates."""
+    frame, labels = analysis.rounds(records), analysis.label_errors(records)
+    about = "Of the first method of each backbone; the table of all, with what is meant by each, comes below."
+    parts = []
+    for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
+        file, method = _file("rounds", backbone), values["method"].iloc[0]
+        first = values[values["method"] == method]
+        of_first = labels[(labels["backbone"] == backbone) & (labels["method"] == method)]
+        figures.plot_rounds(first, of_first, drawn / file)
+        name = f"{backbone_title(str(backbone))}, {method_title(str(method))}"
+        text = "Wrong labels, error against f*, changes within CVAT's distance and the objective, by round."
+        parts.append(Section(f"Rounds of {name}", 3, [text], file))
+    return [Section("Pseudo-labels by round", texts=[about]), *parts] if parts else []
+
+
+def _weights_and_costs(records: Sequence[Record], drawn: Path) -> list[Section]:
+    sections, weights, costs = [], analysis.weights(records), analysis.costs(records)
     if len(weights):
         figures.plot_weights(weights, drawn / "weights.svg")
         about = "Test NLL of every CVAT weight tried."
@@ -296,3 +322,9 @@ def details(records: Sequence[Record], entries: Entries, folder: Path) -> list[S
         about = "CPU time of each data set and backbone, all methods together."
         sections.append(Section("Time and cost", texts=[about], figure="costs.svg"))
     return sections
+
+
+def _file(kind: str, backbone: object) -> str:
+    """Of a figure of a backbone; of no two the same, and no path whatever its name."""
+    plain = re.sub("[^A-Za-z0-9_]+", "-", str(backbone))
+    return f"{kind}_{plain}{'' if plain == backbone else '_' + digest({'backbone': backbone})[:6]}.svg"

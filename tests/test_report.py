@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from matplotlib import pyplot
 
 from benchmarks import analysis, figures
 from benchmarks.entries import Entry, Place
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
-from benchmarks.store import Store
+from benchmarks.store import Store, replace_file
 from benchmarks.sweep import main as sweep
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -35,6 +36,17 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Figures are drawn and not written, which takes half a minute a folder; others look at what is on them."""
+
+    def save(figure, path):
+        pyplot.close(figure)
+        replace_file(path, lambda temporary: temporary.write_text("<svg/>"))
+
+    monkeypatch.setattr(figures, "save", save)
+
+
 def files(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -44,7 +56,7 @@ def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
     first = files(run)
     names = {str(path) for path in first}
     assert {"report.md", "differences.csv", "rounds.csv", "labels.csv", "overlap.csv", "sweeps/paper.json"} <= names
-    assert {"figures/rounds.svg", "figures/overlap.svg"} <= names
+    assert {"figures/rounds_dm.svg", "figures/overlap.svg", "figures/curves_dm.svg"} <= names
     text = first[Path("report.md")].decode()
     assert all(f"]({name})" in text for name in names if name.endswith(".svg"))
     assert "| DM PL − DM |" in text
@@ -101,6 +113,8 @@ def test_a_run_of_scikit_learns_learners_alone_has_no_consistency(tmp_path):
     assert sweep([*arguments, "--workers", "1", "--out", str(tmp_path)]) == 0
     assert main([str(tmp_path)]) == 0
     assert pd.read_csv(tmp_path / "rounds.csv")["inconsistency"].isna().all()
+    drawn = {path.name for path in (tmp_path / "figures").glob("*_s_logistic.svg")}
+    assert drawn == {"calibration_s_logistic.svg", "rounds_s_logistic.svg"}  # it has no epochs
 
 
 def test_overlap_falls_as_the_policy_gets_sharper(run):
@@ -168,6 +182,36 @@ def test_a_record_under_several_settings_is_one_comparison(tmp_path):
     assert len(frame.query("first == 'DM PL' and second == 'DM'")) == 1
 
 
+@pytest.mark.usefixtures("blank_figures")
+def test_every_setting_of_a_folder_has_all_its_figures(tmp_path):
+    options = [*FAST[:3], "--backbones", "dm", "udm", "--seeds", "0..2", *FAST[5:-2], "--workers", "1"]
+    for size in ("20", "30"):
+        assert sweep([*options, "--override.batch_size", size, "--out", str(tmp_path)]) == 0
+    write_report(Store(tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    kinds = {"losses", "overlap", "weights", "costs", "ranks_nll", "ranks_hamming"}
+    kinds |= {f"{kind}_{backbone}" for kind in ("calibration", "curves", "rounds") for backbone in ("dm", "udm")}
+    for number in (1, 2):
+        drawn = (tmp_path / "figures" / f"settings-{number}").glob("*.svg")
+        assert {path.stem for path in drawn} == kinds
+        assert all(f"](figures/settings-{number}/{kind}.svg)" in text for kind in kinds)
+    titles = [line for line in text.splitlines() if line.startswith("## Settings ")]
+    assert [title.partition(",")[0] for title in titles] == [
+        "## Settings 1: batch_size=30",  # the latest command's
+        "## Settings 2: batch_size=20",
+    ]
+    assert pd.read_csv(tmp_path / "overlap.csv")["settings"].nunique() == 2
+
+
+def test_curves_of_rounds_follow_each_other_with_a_gap():
+    rows = [(stage, epoch, 1.0) for stage, last in (("round 1", 100), ("round 2", 3)) for epoch in range(1, last + 1)]
+    joined = figures._one_after_another(pd.DataFrame(rows, columns=["stage", "epoch", "mean"]))
+    (gap,) = np.flatnonzero(joined["mean"].isna())
+    assert joined["epoch"][gap - 1] == 100  # the last of a round is there, however few are shown
+    assert gap <= 40
+    assert list(joined["epoch"][gap + 1 :]) == [101, 102, 103]
+
+
 def test_one_seed_has_a_report_without_spread(tmp_path):
     options = [
         "--datasets",
@@ -233,6 +277,7 @@ def test_what_an_oracle_chose_is_marked_in_every_legend(run):
         assert "an oracle chose its weight" in text, name
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_committed_tables_match_the_committed_records(folder, tmp_path):
     copy = tmp_path / folder.name
