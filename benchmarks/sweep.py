@@ -34,7 +34,8 @@ from benchmarks.report import write_tables
 from benchmarks.store import OutputError, Store
 from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, redact
-from benchmarks.tracking import MODES, Tracker, Tracking
+from benchmarks.tracker import Tracker
+from benchmarks.tracking import MODES, Tracking
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
 from benchmarks.wandb_sync import sync
@@ -133,19 +134,23 @@ def run(options: Namespace, console: Console) -> int:
     tracker, trouble = _tracker(jobs, todo, store, options)
     try:
         ended = _train(todo, store, options, execute, console, tracker, remote)
+        if remote is not None:
+            remote.refresh()
+        if tracker is not None:
+            tracker.end(complete=ended != "interrupted")
         status = _finish(jobs, store, console, ended, remote)  # first: nobody waits for W&B to see the results
-        _end_tracking(tracker, trouble, console, complete=ended != "interrupted")
+        _end_tracking(tracker, trouble, console)
     finally:
         if tracker is not None:
             tracker.leave()
     return status
 
 
-def _end_tracking(tracker: Tracker | None, trouble: str, console: Console, complete: bool) -> None:
+def _end_tracking(tracker: Tracker | None, trouble: str, console: Console) -> None:
     texts = [trouble] if trouble else []
     if tracker is not None:
         console.print("Ending W&B's part (Ctrl-C leaves it) ...")
-        texts += tracker.close(complete=complete)
+        texts += tracker.close()
     for text in texts:
         console.print(text, markup=False, soft_wrap=True)
 
@@ -251,8 +256,6 @@ def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Na
 
 
 def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, remote: Remote | None) -> int:
-    if remote is not None:
-        remote.refresh()
     cells = [(cell, store.read(cell)) for job in jobs for cell in job.cells]
     status = Counter(record["status"] if record else "missing" for _, record in cells)
     write_tables(store)

@@ -1,24 +1,17 @@
-"""Weights & Biases: one run a cell and one of the sweep's summary, from a process of its own.
+"""Weights & Biases: one run a cell and one of the sweep's summary. The only importer of wandb.
 
-The sweep hands messages over and goes on: what W&B does, or fails to do, cannot stop it, and at the end
-it waits a bounded time. A cell's run has an identity of its own, so a resumed sweep goes on in the same runs.
-Where a run cannot be started online, it and all later ones are logged offline at the end, by a second such process.
+Every run is told whole by each sweep that tells of it, and has an identity of its own: told again it is replaced,
+never doubled. While the server cannot be reached runs go to another process, which logs them offline.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import multiprocessing
 import os
-import queue
-import re
-import secrets
 import shutil
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -26,25 +19,22 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
-from benchmarks.executors.common import Event
-from benchmarks.executors.local import no_interrupt, worker_context
 from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
-from benchmarks.wandb_runs import ENDED, SWEEP_ID, how_to_sync, lock_of, locked, unended, unsynced
+from benchmarks.wandb_runs import ENDED, how_to_sync, lock_of, locked, unended, unsynced
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 
 if TYPE_CHECKING:
     import wandb
 
 _ADDRESS = "address.txt"  # in a run's folder: entity/project/id, or project/id of the key's own entity
+_ARTIFACT = "artifact.txt"  # in the summary's folder: the digest of what it logged as an artifact
 _INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
-_CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
-_CLOSE_SHARE = 0.05  # and as a share of the sweep's own time
-_WRITE_S = 120  # that it waits for what is done on this machine: the report, and files
-_LOOK_S = 2  # how often it is looked whether the sweep lives
-_ORPHAN_S = 30  # that W&B's part lives at most when the sweep was killed
+CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
+_PAUSE_S, _PAUSES_S = 2, 300  # between questions whether a server is well again: at first, and at most
+_ASKS = 3  # times, a second apart: a server may take a moment to say what it got
 MODES = ("online", "offline", "disabled")
 
 
@@ -59,166 +49,75 @@ class Tracking:
     folder: Path
 
 
-class Tracker:
-    """The sweep's side: it hands over what happens, never waits and never raises; ``close`` waits a bounded time."""
-
-    def __init__(self, jobs: Sequence[Job], settings: Tracking) -> None:
-        self._settings, self._start = settings, time.monotonic()
-        # a service that this process has is not the new one's
-        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
-        with worker_context() as context, no_interrupt():
-            self._inbox, self._outbox, self._online = context.Queue(), context.Queue(), context.Value("b", False)
-            arguments = (self._inbox, self._outbox, self._online, list(jobs), settings, environment)
-            # no daemon: where W&B's server fails it starts another one, for what is logged offline
-            self._process = context.Process(target=_track, args=arguments)  # type: ignore[attr-defined]
-            self._process.start()
-
-    def tell(self, event: Event) -> None:
-        """Hand over what concerns W&B."""
-        if event.kind in ("point", "recorded", "failed"):
-            self._inbox.put((event.job, event.kind, event.text, event.point))
-
-    def close(self, *, complete: bool) -> list[str]:
-        """End the logging and say what a person must know; ``complete`` sends the summary of the sweep too."""
-        begun = time.monotonic()
-        share = _CLOSE_SHARE * (begun - self._start)
-        self._inbox.put((complete, share))
-        limit = _WRITE_S + (max(_CLOSE_S, share) + _init_timeout() + _WRITE_S if self._online.value else 0)
-        said: list[str] = []
-        with suppress(queue.Empty, KeyboardInterrupt):
-            while not said and time.monotonic() - begun < limit and self._process.is_alive():
-                with suppress(queue.Empty):
-                    said = self._outbox.get(timeout=_LOOK_S)
-            said = said or self._outbox.get(timeout=0.1)
-        if not said:
-            said = [
-                f"W&B's part {'did not end in time' if self._process.is_alive() else 'ended early'} and was left; "
-                f"nothing of the results is lost. {how_to_sync(self._settings.folder)}"
-            ]
-        self._process.join(timeout=2)
-        self.leave()
-        return [text for text in said if text]
-
-    def leave(self) -> None:
-        """Wait for nothing more."""
-        self._inbox.cancel_join_thread()
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join()
-
-
-# --- W&B's side: a process of its own -----------------------------------------------------------------
-
-
-def _track(
-    inbox: Any, outbox: Any, online: Any, jobs: list[Job], settings: Tracking, environment: dict[str, str]
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's
-    os.environ.clear()
-    os.environ.update(environment)  # of the sweep, not of the server that forked this process
-    os.environ["WANDB_INIT_TIMEOUT"] = str(_init_timeout())  # W&B itself refuses to start with one that is no number
-    if hasattr(os, "nice"):
-        os.nice(10)
-    _keep_output(settings.folder / "wandb" / "output.log")
-    Thread(target=_end_after_parent, daemon=True).start()
-    try:
-        session = _Session(settings, _token(settings.folder), jobs)
-    except OSError as error:
-        outbox.put(
-            [f"W&B could not log, and the sweep is whole: {settings.folder / 'wandb'}: {error.strerror or error}"]
-        )
-        return
-    parent = multiprocessing.parent_process()
-    while True:
-        try:
-            message = inbox.get(timeout=_LOOK_S)
-        except queue.Empty:
-            if parent is not None and parent.is_alive():
-                continue
-            message = (False, None)  # the sweep was killed
-        if len(message) == 2:
-            break
-        session.take(*message)
-        online.value = online.value or session.mode == "online"
-    session.finish(*message)
-    outbox.put(session.said() or [""])
-
-
-def _end_after_parent() -> None:
-    """End this process when its parent has died, also where it waits for the rest of a message that was cut off."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        time.sleep(_ORPHAN_S)  # for the ends of the runs
-        os._exit(1)
-
-
-def _keep_output(path: Path) -> None:
-    """What W&B prints goes to a file: on the terminal it would stand among the sweep's own lines."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-
-
-def _token(folder: Path) -> str:
-    """Names this sweep's runs among all of a project's: made once a folder."""
-    path = folder / SWEEP_ID
-    if path.exists() and not re.fullmatch("[0-9a-f]{8}", path.read_text(encoding="utf-8", errors="replace")):
-        path.unlink()  # it names folders: no other content is taken
-    if not path.exists():
-        token = secrets.token_hex(4)
-        made = path.with_name(f"{path.name}.{token}")
-        write_text(made, token)
-        try:  # of sweeps that start at once one names all: a link is there whole or not at all
-            os.link(made, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
-                file.write(token)
-        made.unlink()
-    return path.read_text(encoding="utf-8")
-
-
 class _ElsewhereError(Exception):
     """Another sweep logs this run just now."""
 
 
+class _UnreachableError(Exception):
+    """The server cannot be reached: this run is for the process that logs offline."""
+
+
+class _Server:
+    """Whether runs can be started online. Where one could not, the server is asked at growing pauses, in a thread."""
+
+    def __init__(self) -> None:
+        self.well, self._pause = True, float(_PAUSE_S)
+
+    def failed(self) -> None:
+        self.well = False
+        Thread(target=self._ask, daemon=True).start()
+
+    def started(self) -> None:
+        self._pause = float(_PAUSE_S)
+
+    def _ask(self) -> None:
+        while not self.well:
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, _PAUSES_S)
+            self.well = _answers()
+
+
 @dataclass
-class _Session:
-    """The runs that are open, and what went wrong."""
+class Session:
+    """The runs that are open, and what went wrong.
+
+    ``rest`` leads to the process that logs offline what cannot be logged online; None where this one logs offline.
+    """
 
     settings: Tracking
     token: str
     jobs: Sequence[Job]
+    rest: Any = None
     mode: str = ""
+    server: _Server = field(default_factory=_Server)
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
     ending: list[tuple[float, Thread]] = field(default_factory=list)  # and since when
     problems: list[str] = field(default_factory=list)
-    given_up: bool = False  # a run could not be started: the others are logged offline, at the end
-    kept: dict[str, list[Event]] = field(default_factory=dict)  # what online runs were told, until the server has it
-    rest_said: list[str] = field(default_factory=list)
-    has_summary: bool = False  # the server
+    kept: dict[str, list[Any]] = field(default_factory=dict)  # what online runs were told, until the server has it
+    handed: set[str] = field(default_factory=set)  # keys of cells that the other process logs
+    has_summary: bool = False  # the server, or another sweep sends it
+    rest_has_summary: bool = False
     elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
     locks: dict[Path, IO[str] | None] = field(default_factory=dict)  # by file; held until this process ends
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
         for cell in job.cells:
+            message = (replace(job, methods=(cell.method,)), kind, text, point)
+            if cell.key in self.handed:
+                self.rest.put(message)
+                continue
             if cell.key in self.elsewhere or not self._concerns(cell, kind, text, point):
                 continue
-            event = Event(replace(job, methods=(cell.method,)), kind, text, point=point)  # type: ignore[arg-type]
-            if self.mode != "offline":
-                self.kept.setdefault(cell.key, []).append(event)
-            if self.given_up and cell.key not in self.open:
-                continue
+            if self.rest is not None and self.mode != "offline":
+                self.kept.setdefault(cell.key, []).append(message)
             try:
                 self._take(cell, kind, text, point)
             except _ElsewhereError:
                 self.elsewhere.add(cell.key)
                 self.kept.pop(cell.key, None)
+            except _UnreachableError:
+                self._hand_over(cell.key)
             except Exception as error:
                 self._failed(error)
 
@@ -234,61 +133,66 @@ class _Session:
     def finish(self, complete: bool, share: float | None) -> None:
         """End what is open, send the sweep's summary, and wait for the server.
 
-        It gets ``share`` seconds where it was in trouble or is slow to answer, and ``_CLOSE_S`` at least where it is
-        well; None where the sweep was killed, and what is not told is left to the next one.
+        Where it is well it gets ``share`` seconds, and ``CLOSE_S`` at least; ``share`` where it is slow to answer, and
+        none where it cannot be reached; None where the sweep was killed, and what is not told is left to the next one.
         """
         for key in list(self.open):
             self._end(key, exit_code=1)
-        self.given_up |= self.mode == "online" and self._is_slow()
-        if complete and not self.given_up:
+        online = self.mode == "online"
+        slow = online and self._is_slow()
+        if complete and self.server.well and not slow:
             try:
                 self._summary()
             except _ElsewhereError:
+                self.has_summary = True
+            except _UnreachableError:
                 pass
             except Exception as error:
                 self._failed(error)
         if share is not None:
-            self._wait(complete, share)
+            self._wait(share if slow else max(CLOSE_S, share) if self.server.well else 0.0)
+        if self.rest is not None:
+            left = online and share is not None
+            for key in list(self.kept) if left else ():
+                # W&B writes a short run's log when it ends, and these have not ended: all of it is logged again
+                self._hand_over(key)
+            self.rest_has_summary = complete and left and not self.has_summary
+            self.rest.put((self.rest_has_summary, share))
 
-    def _wait(self, complete: bool, share: float) -> None:
-        """Wait for the server, and log offline what it does not have by then."""
-        rest = self._offline() if self.given_up else None  # it starts while the others wait
-        deadline = time.monotonic() + (share if self.problems or self.given_up else max(_CLOSE_S, share))
+    def _wait(self, seconds: float) -> None:
+        """For the runs that are ending."""
+        deadline = time.monotonic() + seconds
         for _, thread in self.ending:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if self.mode == "online" and self.kept:
-            # W&B writes a short run's log when it ends, and these have not ended: all of it is logged again
-            rest = rest or self._offline()
-            for key in list(self.kept):
-                for event in self.kept.pop(key, []):  # a thread may just have heard that the server has them
-                    rest.tell(event)
-        if rest is not None:
-            self.rest_said = rest.close(complete=complete and not self.has_summary)
 
-    def _offline(self) -> Tracker:
-        return Tracker(self.jobs, replace(self.settings, mode="offline"))
+    def _hand_over(self, key: str) -> None:
+        """Have the other process log a cell offline, from its first message on."""
+        self.handed.add(key)
+        for message in self.kept.pop(key, ()):  # a thread may just have heard that the server has them
+            self.rest.put(message)
 
     def _is_slow(self) -> bool:
         """Whether the server has not taken the end of a run for as long as the sweep's own end would wait for it."""
-        return any(thread.is_alive() and time.monotonic() - since > _CLOSE_S for since, thread in self.ending)
+        return any(thread.is_alive() and time.monotonic() - since > CLOSE_S for since, thread in self.ending)
 
     def said(self) -> list[str]:
-        """What a person must know at the end."""
-        said = list(self.rest_said)
+        """What a person must know at the end; what was handed over, the other process says."""
+        said, handed = list[str](), bool(self.handed or self.rest_has_summary)
         folder, waiting = self.settings.folder, unsynced(self.settings.folder)
         where = f"{len(waiting)} runs are in {folder / 'wandb'}. {how_to_sync(folder)}"
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None else ""
             said.append(f"W&B: logged offline{why}; {where}")
-        elif self.mode == "online" and not said and waiting:
-            self.problems = self.problems or ["its server did not take everything in time"]
+        elif self.mode == "online" and waiting and not handed:
             said.append(f"W&B: not all is uploaded; {where}")
+        if self.mode == "online" and (waiting or handed):
+            self.problems = self.problems or ["its server did not take everything in time"]
         if self.problems:
             said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
         return said
 
     def _failed(self, error: Exception) -> None:
-        self.problems.append(" ".join(str(error).split()) or type(error).__name__)
+        self.problems.append(f"{' '.join(str(error).split())} ({type(error).__name__})")
 
     def _take(self, cell: Cell, kind: str, text: str, point: Point | None) -> None:
         if point is not None:
@@ -333,7 +237,7 @@ class _Session:
             run.finish(exit_code)
             if exit_code == 0:
                 (folder / ENDED).touch()
-            if self.mode == "online" and mark_if_uploaded(folder):
+            if self.mode == "online" and arrived(folder):
                 self.kept.pop(key, None)
                 self.has_summary = self.has_summary or (key == "summary" and exit_code == 0)
         except Exception as error:
@@ -350,6 +254,8 @@ class _Session:
 
         settings = self.settings
         self.mode = self.mode or settings.mode or found_mode()
+        if not self.server.well:
+            raise _UnreachableError
         run_id = f"{self.token}-{key}"
         lock = lock_of(settings.folder, run_id, self.mode)
         if lock not in self.locks:
@@ -366,12 +272,12 @@ class _Session:
             x_disable_stats=True,
             x_disable_meta=True,
             x_save_requirements=False,  # reading them is most of what a start costs; the records hold versions
-            init_timeout=_init_timeout(),
+            init_timeout=init_timeout(),
             save_code=False,
         )
         before = set((settings.folder / "wandb").glob(f"run-*-{run_id}"))
         try:
-            run = wandb.init(
+            run = wandb.init(  # and no ``resume``: what the server has of a run is replaced, since it is told whole
                 project=settings.project,
                 entity=settings.entity,
                 tags=list(settings.tags) or None,
@@ -382,16 +288,18 @@ class _Session:
                 job_type=job_type,
                 config=config,
                 mode="online" if self.mode == "online" else "offline",
-                resume="allow",
                 reinit="create_new",
                 settings=quiet,
             )
-        except Exception:
-            if self.mode == "online":  # W&B keeps the id for the run that failed, so another process has to go on
-                for left in set((settings.folder / "wandb").glob(f"run-*-{run_id}")) - before:
-                    shutil.rmtree(left, ignore_errors=True)
-                self.given_up = True
-            raise
+        except Exception as error:
+            if self.mode != "online":
+                raise
+            for left in set((settings.folder / "wandb").glob(f"run-*-{run_id}")) - before:
+                shutil.rmtree(left, ignore_errors=True)
+            self._failed(error)
+            self.server.failed()
+            raise _UnreachableError from error
+        self.server.started()
         write_text(Path(run.dir).parent / _ADDRESS, run.path)
         return run
 
@@ -426,10 +334,11 @@ class _Session:
         artifact = wandb.Artifact(f"records-{self.token}", type="records")
         artifact.add_dir(str(folder / "cells"), name="cells")
         artifact.add_file(str(folder / "records.parquet"))
+        write_text(Path(run.dir).parent / _ARTIFACT, artifact.digest)
         run.log_artifact(artifact)
 
 
-def _init_timeout() -> float:
+def init_timeout() -> float:
     """Seconds that the start of a run may take; the variable is W&B's own."""
     try:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_S)
@@ -438,27 +347,59 @@ def _init_timeout() -> float:
     return seconds if 0 < seconds < math.inf else _INIT_S
 
 
-def mark_if_uploaded(run: Path) -> bool:
-    """Ask the server whether it has a run whole, and mark it as ``wandb sync`` does; sent again it is doubled.
+def settle_environment() -> None:
+    """Leave nothing in this process's environment by which W&B would log otherwise, or not start."""
+    os.environ["WANDB_INIT_TIMEOUT"] = str(init_timeout())  # W&B itself refuses to start with one that is no number
+    # a service that the sweep's process has; the mode is told; a run that is resumed would get its points again
+    for name in ("WANDB_SERVICE", "WANDB_MODE", "WANDB_RESUME", "WANDB_RUN_ID"):
+        os.environ.pop(name, None)
 
-    That ``Run.finish`` or ``wandb sync`` returns is no proof: they do so too where the server refused a part. The end
-    of a run is the last that is sent of its curves and summary.
-    """
+
+def _answers() -> bool:
+    """Whether the server knows whose key this is."""
     import wandb
 
     try:
-        address = (run / _ADDRESS).read_text(encoding="utf-8")
-        found = wandb.Api(timeout=_INIT_S).run(address)
-        if (run / ENDED).exists():
-            whole = found.state == "finished" and bool(found.summary_metrics)
-        else:
-            whole = found.state in ("finished", "failed")
-    except (OSError, ValueError, wandb.Error):  # no address; not on the server; no answer
+        return wandb.Api(timeout=_INIT_S).viewer is not None
+    except Exception:  # of many kinds, and none is news here
         return False
-    if whole:
-        for log in run.glob("*.wandb"):
-            log.with_name(log.name + ".synced").touch()
-    return whole
+
+
+def arrived(run: Path, asks: int = 0) -> bool:
+    """Ask the server whether it has a run whole, and mark it as ``wandb sync`` does.
+
+    That ``Run.finish`` or ``wandb sync`` returns is no proof: they do so too where the server refused a part.
+    """
+    for again in range(asks or _ASKS):
+        if again:
+            time.sleep(1)
+        if _is_there(run):
+            for log in run.glob("*.wandb"):
+                log.with_name(log.name + ".synced").touch()
+            return True
+    return False
+
+
+def _is_there(run: Path) -> bool:
+    """The end of a run is the last that is sent of its curves and summary; files and artifacts go other ways."""
+    import wandb
+
+    media = {str(path.relative_to(run / "files")): path for path in run.glob("files/media/**/*") if path.is_file()}
+    try:
+        found = wandb.Api(timeout=_INIT_S).run((run / _ADDRESS).read_text(encoding="utf-8"))
+        if not (run / ENDED).exists():
+            return found.state in ("finished", "failed")
+        if found.state != "finished" or not found.summary_metrics:
+            return False
+        sizes = {file.name: file.size for file in found.files()} if media else {}
+        if any(sizes.get(name) != path.stat().st_size for name, path in media.items()):
+            return False
+        if not (run / _ARTIFACT).exists():
+            return True
+        digest = (run / _ARTIFACT).read_text(encoding="utf-8")
+        return any(one.digest == digest and one.state == "COMMITTED" for one in found.logged_artifacts())
+    except Exception:  # no address; not on the server; no answer: of many kinds
+        return False
 
 
 def found_mode() -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks.plan import counted
-from benchmarks.tracking import found_mode, mark_if_uploaded
+from benchmarks.tracking import arrived, found_mode, settle_environment
 from benchmarks.wandb_runs import is_being_written, unsynced
 from cst_lightning.errors import InputError
-
-_ASKS = 3  # times, a second apart: a server may take a moment to say that a run has ended
 
 
 def sync(folder: Path) -> int:
@@ -21,10 +18,11 @@ def sync(folder: Path) -> int:
     if not runs:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
     print(f"{len(runs)} W&B runs wait in {folder / 'wandb'}: {', '.join(run.name for run in runs)}")
-    if found_mode() == "offline":
+    settle_environment()
+    if _mode() == "offline":
         raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
     open_ = [run for run in runs if is_being_written(folder, run)]
-    there = [run for run in runs if run not in open_ and not _is_offline(run) and mark_if_uploaded(run)]
+    there = [run for run in runs if run not in open_ and not _is_offline(run) and arrived(run, asks=1)]
     left = [run for run in runs if run not in open_ and run not in there]
     missing = [run.name for run in left if not _sent(run)]
     if not left and not open_:
@@ -47,12 +45,14 @@ def _sent(run: Path) -> bool:
     finally:
         for mark in run.glob("*.synced"):
             mark.unlink()
-    for again in range(_ASKS):
-        if again:
-            time.sleep(1)
-        if mark_if_uploaded(run):
-            return True
-    return False
+    return arrived(run)
+
+
+def _mode() -> str:
+    try:
+        return found_mode()
+    except Exception as error:  # a variable or a settings file of W&B's that it cannot read
+        raise InputError(f"W&B does not start: {' '.join(str(error).split())}") from error
 
 
 def _is_offline(run: Path) -> bool:

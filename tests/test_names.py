@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks import tracking
+from benchmarks import tracker
 from benchmarks.grid import digest
 from benchmarks.report import main as report
 from benchmarks.store import _name
@@ -140,9 +140,9 @@ def test_what_is_taken_for_a_secret(monkeypatch):
 def test_the_name_of_a_folders_wandb_runs_is_no_path(tmp_path):
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "sweep-id").write_text("x/../../../home")
-    token = tracking._token(tmp_path)
+    token = tracker._token(tmp_path)
     assert re.fullmatch("[0-9a-f]{8}", token)
-    assert tracking._token(tmp_path) == token
+    assert tracker._token(tmp_path) == token
 
 
 def test_names_of_records_hold_no_part_of_a_path():

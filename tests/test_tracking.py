@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing.process
 import multiprocessing.queues
 import os
 import re
@@ -12,16 +13,17 @@ import struct
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from queue import SimpleQueue
 
 import pytest
 from scipy import stats
 
-from benchmarks import tracking, watching
+from benchmarks import tracker, tracking, watching
 from benchmarks.entries import paper_results
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
-from benchmarks.tracking import Tracker, Tracking
+from benchmarks.tracker import Tracker
+from benchmarks.tracking import Tracking
 from benchmarks.wandb_runs import locked, unsynced
 from benchmarks.watching import Point
 from tests.sweeps import LOGGED, ROOT, records
@@ -132,26 +134,38 @@ def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypa
     assert f"python -m benchmarks.sweep sync {tmp_path / 'run'}" in said
 
 
-def test_a_machine_that_cannot_start_wandbs_part_is_told_and_harms_nothing(tmp_path, monkeypatch, capsys):
-    arguments = [*LOGGED, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+@pytest.mark.parametrize("what", ["queue", "second process"])
+def test_a_machine_that_cannot_start_wandbs_part_is_told_and_harms_nothing(what, tmp_path, monkeypatch, capsys):
+    arguments = [*LOGGED, "--methods", "backbone", "--out", str(tmp_path)]
+    started, start = [], multiprocessing.process.BaseProcess.start
+
+    def full(self, *arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def start_one(process):
+        if process._target is tracker._track and started:
+            full(process)
+        start(process)
+        started.append(process)
+
     with monkeypatch.context() as broken:
-
-        def full(self, *arguments, **options):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        broken.setattr(multiprocessing.queues.Queue, "__init__", full)
-        assert sweep(arguments) == 0
+        if what == "queue":
+            broken.setattr(multiprocessing.queues.Queue, "__init__", full)
+        else:
+            broken.setattr(multiprocessing.process.BaseProcess, "start", start_one)
+        assert sweep([*arguments, "--wandb", "online"]) == 0
+    assert not any(process.is_alive() for process in started)
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("W&B could not be started, and the sweep is whole: No space left on device") == 1
     assert len(records(tmp_path)) == 1
-    assert sweep(arguments) == 0
+    assert sweep([*arguments, "--wandb", "offline"]) == 0
     assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
 
 
 @pytest.mark.parametrize("text", ["20s", "nan", "0", ""])
 def test_a_time_for_wandbs_start_that_is_none_is_the_usual_one(text, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", text)
-    assert tracking._init_timeout() == 20
+    assert tracking.init_timeout() == 20
     if text == "20s":
         assert sweep([*LOGGED, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
         assert "W&B failed" not in capsys.readouterr().err
@@ -164,9 +178,9 @@ def test_a_sweep_is_named_on_a_file_system_without_links(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     (tmp_path / "wandb").mkdir()
-    token = tracking._token(tmp_path)
+    token = tracker._token(tmp_path)
     assert re.fullmatch("[0-9a-f]{8}", token)
-    assert tracking._token(tmp_path) == token
+    assert tracker._token(tmp_path) == token
     assert [path.name for path in (tmp_path / "wandb").iterdir()] == ["sweep-id"]
 
 
@@ -179,7 +193,6 @@ def test_a_server_that_is_not_there_is_told_at_the_end_and_stops_nothing(tmp_pat
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
-    monkeypatch.setattr(tracking, "_CLOSE_S", 2)
     assert sweep([*LOGGED, "--methods", "backbone", "--wandb", "online", "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "W&B" in said
@@ -193,32 +206,33 @@ def hang(*arguments):
 
 
 def test_a_hang_is_left_after_a_bounded_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "_WRITE_S", 1)
-    monkeypatch.setattr(tracking, "_track", hang)
+    monkeypatch.setattr(tracker, "_WRITE_S", 1)
+    monkeypatch.setattr(tracker, "_track", hang)
     jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
-    tracker = Tracker(jobs, Tracking("offline", "x", None, (), tmp_path))
-    (said,) = tracker.close(complete=True)
+    left = Tracker(jobs, Tracking("offline", "x", None, (), tmp_path))
+    left.end(complete=True)
+    (said,) = left.close()
     assert "did not end in time" in said
     assert "nothing of the results is lost" in said
-    assert not tracker._process.is_alive()
+    assert not left._processes[0].is_alive()
 
 
-def track_and_hold(inbox, outbox, online, jobs, settings, environment):
+def track_and_hold(place, inboxes, outbox, jobs, settings, environment):
     """W&B's part, with a file that is locked for as long as it lives."""
     held = locked(settings.folder / "lives")
-    tracking._ORPHAN_S = 0.5
+    tracker._ORPHAN_S = 0.5
     (settings.folder / "started").touch()
-    tracking._track(inbox, outbox, online, jobs, settings, environment)
+    tracker._track(place, inboxes, outbox, jobs, settings, environment)
     held.close()
 
 
 def be_killed_in_a_message(folder):
     """A sweep of whose last message W&B's part gets the beginning."""
-    tracking._track = track_and_hold
-    tracker = Tracker([], Tracking("offline", "x", None, (), folder))
+    tracker._track = track_and_hold
+    left = Tracker([], Tracking("offline", "x", None, (), folder))
     while not (folder / "started").exists():
         time.sleep(0.02)
-    os.write(tracker._inbox._writer.fileno(), struct.pack("!i", 10_000) + b"half")
+    os.write(left._inboxes[0]._writer.fileno(), struct.pack("!i", 10_000) + b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -301,15 +315,15 @@ class Pending:
 
 
 @pytest.mark.parametrize(
-    ("problems", "since", "seconds"), [([], 0, 20), (["refused"], 0, 4), ([], 30, 4)], ids=["well", "refused", "slow"]
+    ("well", "since", "seconds"), [(True, 0, 20), (False, 0, 0), (True, 30, 4)], ids=["well", "unreachable", "slow"]
 )
-def test_a_server_in_trouble_is_waited_for_a_share_of_the_sweep_alone(problems, since, seconds, tmp_path, monkeypatch):
-    left = SimpleNamespace(close=lambda complete: ["logged offline"])
-    monkeypatch.setattr(tracking, "Tracker", lambda jobs, settings: left)
-    ending = Pending()
-    settings = Tracking("online", "project", None, (), tmp_path)
-    session = tracking._Session(settings, "token", [], "online", problems=problems)
+def test_a_server_in_trouble_is_waited_for_a_share_of_the_sweep_alone(well, since, seconds, tmp_path):
+    ending, rest = Pending(), SimpleQueue()
+    session = tracking.Session(Tracking("online", "project", None, (), tmp_path), "token", [], rest, "online")
+    session.server.well, session.kept = well, {"cell": ["a point", "recorded"]}
     session.ending.append((time.monotonic() - since, ending))
-    session.finish(complete=False, share=4.0)
+    session.finish(complete=since > 0 or not well, share=4.0)
     assert ending.waited == pytest.approx(seconds, abs=1)
-    assert session.rest_said == (["logged offline"] if since else [])
+    told = [rest.get_nowait() for _ in range(rest.qsize())]
+    assert told == ["a point", "recorded", (since > 0 or not well, 4.0)]  # and the summary, where it is not sent
+    assert "first trouble: its server did not take everything in time" in session.said()[0]

@@ -50,12 +50,12 @@ def test_a_sweep_killed_in_its_summary_gets_it_from_the_same_command(logged):
 
 def test_a_summary_that_failed_is_told_and_comes_from_the_same_command(tmp_path, monkeypatch):
     settings = Tracking("offline", "project", None, (), tmp_path)
-    session = tracking._Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
+    session = tracking.Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
 
     def fail(self, run):
         raise ValueError("no report")
 
-    monkeypatch.setattr(tracking._Session, "_fill_summary", fail)
+    monkeypatch.setattr(tracking.Session, "_fill_summary", fail)
     ask(tmp_path, [])
     session.finish(complete=True, share=4.0)
     assert "first trouble: no report" in session.said()[0]
@@ -147,7 +147,7 @@ def test_a_run_that_is_logged_again_offline_has_not_ended_before_that_has(tmp_pa
     online = tmp_path / "wandb" / "run-20260101_000000-00000000-summary"
     online.mkdir(parents=True)
     (online / "ended").touch()
-    session = tracking._Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
+    session = tracking.Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
     run = session._start("summary", "summary", "matched", {})
     assert not (online / "ended").exists()
     run.finish()

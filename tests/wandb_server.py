@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import quote, unquote
 
 KEY = "0123456789" * 4
+
+_PARTS = {"stream": "/file_stream", "files": "/upload/", "artifact": "createArtifact("}
 
 
 @dataclass
@@ -23,22 +26,23 @@ class Run:
     job_type: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
-    history: dict[int, dict[str, Any]] = field(default_factory=dict)  # by line
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)  # by step: W&B keeps one row a step
     summary: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)  # bytes of each
+    artifacts: dict[str, str] = field(default_factory=dict)  # types by digest
     exit_code: int | None = None
 
 
 class Server:
-    """What arrived, and how it answers: ``fault`` is "" (well), "500", "401", "hang", or "stream".
+    """What arrived, and how it answers: ``fault`` is "" (well), "500", "401", "hang", or one of a part alone.
 
-    "stream" refuses the curves and summaries alone.
+    "stream" refuses the curves and summaries, "files" tables and figures, "artifact" artifacts.
     """
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.fault = ""
         self.refused = 0  # requests that met the fault
-        self.artifacts: list[str] = []  # types of those logged
         self.released = Event()  # ends what hangs
         self.seen: list[str] = []
         server = self
@@ -79,20 +83,24 @@ class Server:
 
     def answer(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Status and JSON for a request."""
-        if self.fault == "stream" and path.endswith("/file_stream"):
-            self.refused += 1
-            return 403, {"error": "made up"}
-        if self.fault not in ("", "stream"):
+        if self.fault in _PARTS:
+            if _PARTS[self.fault] in path + (body.decode() if path == "/graphql" else ""):
+                self.refused += 1
+                return 403, {"errors": [{"message": "made up"}]}
+        elif self.fault:
             self.refused += 1
             if self.fault == "hang":
                 self.released.wait()
-            return (401 if self.fault == "401" else 500), {"error": "made up"}
+            return (401 if self.fault == "401" else 500), {"errors": [{"message": "made up"}]}
         if path == "/graphql":
             asked = json.loads(body)
             self.seen.append(asked["query"])
             return 200, {"data": self._graphql(asked["query"], asked.get("variables") or {})}
         if path.endswith("/file_stream"):
             self._stream(self.runs[path.split("/")[-2]], json.loads(body))
+        if path.startswith("/upload/"):
+            _, _, run, name = path.split("/", 3)
+            self.runs[run].files[unquote(name)] = len(body)
         return 200, {}
 
     def _graphql(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -102,14 +110,24 @@ class Server:
             known = given["name"] in self.runs
             return {"model": {**_PROJECT, "bucket": self._bucket(given["name"]) if known else None}}
         if "createRunFiles" in query:
-            files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in given["files"]]
+            at = f"{self.url}/upload/{given['run']}"
+            files = [{"name": name, "uploadUrl": f"{at}/{quote(name)}"} for name in given["files"]]
             return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
         if "createArtifact(" in query:
-            self.artifacts.append(given["input"]["artifactTypeName"] if "input" in given else given["artifactTypeName"])
+            told = given.get("input", given)
+            self.runs[told["runName"]].artifacts[told["digest"]] = told["artifactTypeName"]
             artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"id": "s", "latestArtifact": None}}
             return {"createArtifact": {"artifact": artifact}}
         if "query Run(" in query:
             return {"project": {"run": self._state(given["name"]) if given["name"] in self.runs else None}}
+        if "query RunFiles(" in query:
+            nodes = [
+                {"id": name, "name": name, "sizeBytes": size} for name, size in self.runs[given["name"]].files.items()
+            ]
+            return {"project": {"internalId": "1", "run": {"fileCount": len(nodes), "files": _page(nodes)}}}
+        if "outputArtifacts(" in query:
+            nodes = [_artifact(*one) for one in self.runs[given["run"]].artifacts.items()]
+            return {"project": {"run": {"artifacts": {"totalCount": len(nodes), **_page(nodes)}}}}
         if "viewer" in query:
             return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
         return {"project": None}
@@ -127,11 +145,11 @@ class Server:
     def _bucket(self, name: str) -> dict[str, Any]:
         run = self.runs[name]
         config = {key: {"value": value} for key, value in run.config.items()}
-        lines = [json.dumps(run.history[line]) for line in sorted(run.history)]
+        lines = [json.dumps(run.history[step]) for step in sorted(run.history)]
         counts = {"historyLineCount": len(lines), "eventsLineCount": 0, "logLineCount": 0}
         tails = {"historyTail": json.dumps(lines[-1:]), "eventsTail": "[]", "summaryMetrics": json.dumps(run.summary)}
         about = {"id": name, "name": name, "displayName": run.name, "description": "", "sweepName": None}
-        about |= {"tags": run.tags, "notes": "", "wandbConfig": "{}"}
+        about |= {"tags": run.tags, "notes": "", "wandbConfig": '{"t": 1}'}  # without it W&B takes no run as begun
         return {**about, **counts, **tails, "config": json.dumps(config), "project": _PROJECT}
 
     def _state(self, name: str) -> dict[str, Any]:
@@ -144,9 +162,9 @@ class Server:
 
     def _stream(self, run: Run, told: dict[str, Any]) -> None:
         files = told.get("files") or {}
-        history = files.get("wandb-history.jsonl", {"offset": 0, "content": []})
-        for line, text in enumerate(history["content"], history["offset"]):
-            run.history[line] = json.loads(text)
+        for text in files.get("wandb-history.jsonl", {"content": []})["content"]:
+            row = json.loads(text)
+            run.history[row["_step"]] = row
         for text in files.get("wandb-summary.json", {"content": []})["content"]:
             run.summary = json.loads(text)
         if told.get("complete"):
@@ -156,6 +174,20 @@ class Server:
 class _Http(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that hung up is no fault of a test
+
+
+def _page(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    edges = [{"node": node, "cursor": str(place)} for place, node in enumerate(nodes)]
+    return {"pageInfo": {"endCursor": None, "hasNextPage": False}, "edges": edges}
+
+
+def _artifact(digest: str, kind: str) -> dict[str, Any]:
+    """As the server tells of one; its name and version are of no account here."""
+    project = {"id": "p", "internalId": "1", "name": "mine", "entity": {"name": "me"}}
+    about = {"id": digest, "artifactSequence": {"name": kind, "project": project}, "versionIndex": 0}
+    about |= {"artifactType": {"name": kind}, "state": "COMMITTED", "digest": digest, "size": 1, "fileCount": 1}
+    about |= {"ttlDurationSeconds": 0, "ttlIsInherited": False, "tags": [], "createdAt": "2026-01-01T00:00:00Z"}
+    return about | dict.fromkeys(("description", "metadata", "historyStep", "commitHash", "updatedAt"))
 
 
 _PROJECT: dict[str, Any] = {"id": "p", "name": "mine", "entity": {"id": "e", "name": "me"}}
