@@ -175,6 +175,14 @@ def _check_options(options: Namespace) -> None:
         raise InputError(f"retries={options.retries}: allowed is from 0")
     if options.json and not options.plan:
         raise InputError("--json goes with --plan")
+    _wandb_mode(options)
+
+
+def _wandb_mode(options: Namespace) -> str | None:
+    mode = options.wandb or os.environ.get("WANDB_MODE") or None
+    if mode not in (None, *MODES):
+        raise InputError(f"WANDB_MODE={printable(str(mode))}: allowed are {', '.join(MODES)}")
+    return mode
 
 
 def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
@@ -235,7 +243,7 @@ def _look_after(store: Store, console: Console) -> None:
 
 def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> tuple[Tracker | None, str]:
     """W&B's part, if there is one, and why it could not be started."""
-    mode = options.wandb or (os.environ.get("WANDB_MODE") if os.environ.get("WANDB_MODE") in MODES else None)
+    mode = _wandb_mode(options)
     pending = {id(job): cells_to_run(job, store, options.on_existing) for job in todo}
     recorded = [(job, cell) for job in jobs for cell in job.cells if cell not in pending.get(id(job), ())]
     late = [] if mode == "disabled" else untold(store.folder, recorded)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.plan import counted
-from benchmarks.tracking import arrived, found_mode, settle_environment
+from benchmarks.tracking import answers, arrived, found_mode, settle_environment
 from benchmarks.wandb_runs import is_being_written, unsynced
 from cst_lightning.errors import InputError
 
@@ -24,7 +25,10 @@ def sync(folder: Path) -> int:
     open_ = [run for run in runs if is_being_written(folder, run)]
     there = [run for run in runs if run not in open_ and not _is_offline(run) and arrived(run, asks=1)]
     left = [run for run in runs if run not in open_ and run not in there]
-    missing = [run.name for run in left if not _sent(run)]
+    well = not left or answers()  # W&B itself would try for hours
+    if not well:
+        print("W&B's server does not answer, or refuses the key")
+    missing = [run.name for run in left if not (well and _sent(run))]
     if not left and not open_:
         print(f"nothing to upload: the server has every run of {folder}")
     if open_:
@@ -41,7 +45,8 @@ def _sent(run: Path) -> bool:
     """Send a run, and whether the server says that it has it: W&B's exit status and mark do not tell."""
     try:
         # one by one: W&B stops at the first whose log was cut off
-        subprocess.run([sys.executable, "-m", "wandb", "sync", "--include-online", str(run)], check=False)
+        command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(run)]
+        subprocess.run(command, env=os.environ | {"WANDB_DIR": str(run.parent.parent)}, check=False)  # for its own logs
     finally:
         for mark in run.glob("*.synced"):
             mark.unlink()

@@ -1,17 +1,24 @@
 """W&B online, against a server on loopback: what it is told, and what becomes of a sweep when it fails."""
 
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 import wandb
 
 from benchmarks import tracking
+from benchmarks.executors.common import Event
+from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
+from benchmarks.tracker import Tracker
+from benchmarks.tracking import Tracking
 from benchmarks.wandb_runs import lock_of, locked, unsynced
 from tests.wandb_server import KEY, serving
 
-FAST = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1", "--wandb", "online"]
-FAST += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
+SWEEP = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1"]
+SWEEP += ["--override.max_epochs", "3", "--override.max_epochs_cst", "2", "--cvat-weights", "0.1", "1"]
+FAST = [*SWEEP, "--wandb", "online"]
 NAMES = {f"multilabel/dm/{method}" for method in ("backbone", "pl", "pl_cvat")} | {"summary"}
 
 
@@ -98,12 +105,78 @@ def test_an_outage_in_the_middle_is_told_and_all_is_there_after_a_sync(server, f
     assert unsynced(folder) == []
 
 
+def until(condition):
+    end = time.monotonic() + 120
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert condition()
+
+
+@pytest.mark.parametrize("fault", ["500", "hang"])
+def test_a_server_that_comes_back_within_a_sweep_gets_its_later_cells_without_a_sync(server, fault, tmp_path, capsys):
+    assert sweep([*SWEEP, "--wandb", "disabled", "--out", str(tmp_path)]) == 0
+    (job,) = saved_jobs(tmp_path)[0]
+    tracker = Tracker([job], Tracking("online", "mine", None, (), tmp_path))
+    tracker.tell(Event(job, "recorded", "backbone"))
+    until(lambda: any(run.exit_code == 0 for run in server.runs.values()) and not unsynced(tmp_path))
+    server.fault = fault
+    tracker.tell(Event(job, "recorded", "pl"))
+    until(lambda: list(tmp_path.glob("wandb/offline-run-*/ended")))  # while the outage lasts
+    server.mend()
+    asked = len(server.seen)
+    until(lambda: sum("viewer" in query for query in server.seen[asked:]) >= 2)  # the key, and whose it is
+    time.sleep(1)  # for the answer to get there
+    tracker.tell(Event(job, "recorded", "pl_cvat"))
+    tracker.end(complete=True)
+    said = " ".join(tracker.close())
+    assert "W&B failed, and the sweep is whole; first trouble: " in said
+    assert "logged offline; 1 runs are in" in said
+    there = {run.name for run in server.runs.values() if run.exit_code == 0}
+    assert there == NAMES - {"multilabel/dm/pl"}
+    (waiting,) = unsynced(tmp_path)
+    assert waiting.name.startswith("offline-")
+    assert sweep(["sync", str(tmp_path)]) == 0
+    check_against_records(server, tmp_path)
+    assert unsynced(tmp_path) == []
+
+
+def test_a_server_in_trouble_is_asked_less_and_less_often_until_a_run_starts(monkeypatch):
+    pauses, answers = [], iter([False] * 9 + [True, True, True])
+    monkeypatch.setattr(tracking, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(tracking, "answers", lambda: next(answers))
+    server = tracking._Server()
+    server.well = False
+    server._ask()
+    assert server.well
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    server.well = False  # it answers, and no run can be started
+    server._ask()
+    server.started()
+    server.well = False
+    server._ask()
+    assert pauses[-2:] == [300, 2]
+
+
+@pytest.mark.parametrize("again", ["online", "offline"])
+def test_a_run_of_which_the_server_has_a_part_is_told_again_and_stands_there_once(server, again, tmp_path):
+    options = [*SWEEP, "--methods", "backbone", "--out", str(tmp_path), "--on-existing", "force"]
+    assert sweep(options) == 0
+    (run,) = [run for run in server.runs.values() if run.name != "summary"]
+    last = run.history.pop(3)
+    run.exit_code = None
+    assert sweep([*options, "--wandb", again]) == 0
+    if again == "offline":
+        assert sweep(["sync", str(tmp_path)]) == 0
+    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+    assert run.history[3]["training_loss/mean"] == last["training_loss/mean"]
+
+
 def test_a_wrong_key_is_told_and_harms_nothing(server, tmp_path, capsys):
     server.fault = "401"
     assert sweep([*FAST, "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "W&B failed, and the sweep is whole" in said
-    assert "401" in said
+    assert "first trouble: user is not logged in" in said
     assert said.count("benchmarks.sweep sync") == 1
     assert server.runs == {}
     assert len(list((tmp_path / "cells").glob("*.json"))) == 3
@@ -140,6 +213,60 @@ def test_a_sync_that_the_server_refused_says_so_and_the_next_one_sends_all(
     assert sweep(["sync", str(folder)]) == 0
     check_against_records(server, folder, {"multilabel/dm/backbone", "summary"})
     assert unsynced(folder) == []
+
+
+@pytest.mark.parametrize("fault", ["files", "artifact"])
+def test_tables_figures_and_the_artifact_that_the_server_refused_are_told_and_sent_by_the_next_sync(
+    server, fault, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(tracking, "_ASKS", 1)
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+    (summary,) = [run for run in unsynced(tmp_path) if run.name.endswith("-summary")]
+    server.fault = fault
+    assert sweep(["sync", str(tmp_path)]) == 1
+    assert server.refused > 0
+    assert f"1 of 2 runs did not arrive whole: {summary.name}. " in capsys.readouterr().out
+    assert unsynced(tmp_path) == [summary]
+    server.mend()
+    assert sweep(["sync", str(tmp_path)]) == 0
+    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+    (run,) = [run for run in server.runs.values() if run.name == "summary"]
+    media = [path for path in summary.glob("files/media/**/*") if path.is_file()]
+    assert len(media) > 3
+    assert {
+        str(path.relative_to(summary / "files")): path.stat().st_size for path in media
+    }.items() <= run.files.items()
+    assert "records" in run.artifacts.values()
+
+
+def test_a_sweep_whose_figures_the_server_refused_says_so(server, tmp_path, capsys):
+    server.fault = "files"
+    assert sweep([*FAST, "--methods", "backbone", "--out", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "first trouble: its server did not take everything in time" in said
+    (waiting,) = unsynced(tmp_path)
+    assert waiting.name.endswith("-summary")
+
+
+def test_a_sync_takes_a_time_for_wandbs_start_that_is_none_as_a_sweep_does(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "20s")
+    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
+    assert sweep(["sync", str(tmp_path)]) == 0
+    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+
+
+def test_what_wandb_cannot_read_of_the_environment_is_told_in_a_line(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "ofline")
+    assert sweep([*SWEEP, "--out", str(tmp_path)]) == 2
+    assert "WANDB_MODE=ofline: allowed are online, offline, disabled" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "wandb/offline-run-1-2-summary").mkdir(parents=True)
+    (tmp_path / "wandb/offline-run-1-2-summary/run.wandb").touch()
+    monkeypatch.setenv("WANDB_SILENT", "perhaps")
+    assert sweep(["sync", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: W&B does not start: ")
+    assert "silent" in line
 
 
 def test_a_sync_of_a_log_that_was_cut_off_says_so(server, tmp_path, capsys, monkeypatch):

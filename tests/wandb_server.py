@@ -91,7 +91,8 @@ class Server:
             self.refused += 1
             if self.fault == "hang":
                 self.released.wait()
-            return (401 if self.fault == "401" else 500), {"errors": [{"message": "made up"}]}
+            status, why = (401, "user is not logged in") if self.fault == "401" else (500, "made up")
+            return status, {"errors": [{"message": why}]}
         if path == "/graphql":
             asked = json.loads(body)
             self.seen.append(asked["query"])
@@ -129,7 +130,8 @@ class Server:
             nodes = [_artifact(*one) for one in self.runs[given["run"]].artifacts.items()]
             return {"project": {"run": {"artifacts": {"totalCount": len(nodes), **_page(nodes)}}}}
         if "viewer" in query:
-            return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
+            viewer = {"id": "u", "entity": "me", "username": "me", "name": "me", "flags": "{}", "teams": {"edges": []}}
+            return {"viewer": viewer | dict.fromkeys(("email", "admin", "deletedAt", "apiKeys"))}
         return {"project": None}
 
     def upsert(self, given: dict[str, Any]) -> dict[str, Any]:
