@@ -35,9 +35,9 @@ from benchmarks.store import OutputError, Store
 from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, redact
 from benchmarks.tracker import Tracker
-from benchmarks.tracking import MODES, Tracking
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
+from benchmarks.wandb_settings import MODES, Tracking
 from benchmarks.wandb_sync import sync
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError

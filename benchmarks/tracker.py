@@ -24,8 +24,9 @@ from benchmarks.executors.common import Event
 from benchmarks.executors.local import no_interrupt, worker_context
 from benchmarks.grid import Job
 from benchmarks.store import write_text
-from benchmarks.tracking import CLOSE_S, Session, Tracking, init_timeout, settle_environment
+from benchmarks.tracking import CLOSE_S, Session
 from benchmarks.wandb_runs import SWEEP_ID, how_to_sync
+from benchmarks.wandb_settings import Tracking, init_timeout, settle_environment
 
 _CLOSE_SHARE = 0.05  # of the sweep's own time: what its end waits for W&B's server
 _WRITE_S = 120  # that it waits for what is done on this machine: the report, and files

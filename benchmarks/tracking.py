@@ -7,8 +7,6 @@ never doubled. While the server cannot be reached runs go to another process, wh
 from __future__ import annotations
 
 import io
-import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from benchmarks.statistics import summarise
 from benchmarks.store import Store, write_text
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import ENDED, how_to_sync, lock_of, locked, unended, unsynced
+from benchmarks.wandb_settings import INIT_S, Tracking, init_timeout
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
 
 if TYPE_CHECKING:
@@ -31,22 +30,9 @@ if TYPE_CHECKING:
 
 _ADDRESS = "address.txt"  # in a run's folder: entity/project/id, or project/id of the key's own entity
 _ARTIFACT = "artifact.txt"  # in the summary's folder: the digest of what it logged as an artifact
-_INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
 CLOSE_S = 20  # that the end of a sweep waits for W&B's server, at least, where it is well
 _PAUSE_S, _PAUSES_S = 2, 300  # between questions whether a server is well again: at first, and at most
 _ASKS = 3  # times, a second apart: a server may take a moment to say what it got
-MODES = ("online", "offline", "disabled")
-
-
-@dataclass(frozen=True)
-class Tracking:
-    """Where to log: see the options of the sweep. ``mode`` None is online where a key is found, else offline."""
-
-    mode: str | None
-    project: str
-    entity: str | None
-    tags: tuple[str, ...]
-    folder: Path
 
 
 class _ElsewhereError(Exception):
@@ -338,30 +324,13 @@ class Session:
         run.log_artifact(artifact)
 
 
-def init_timeout() -> float:
-    """Seconds that the start of a run may take; the variable is W&B's own."""
-    try:
-        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or _INIT_S)
-    except ValueError:
-        return _INIT_S
-    return seconds if 0 < seconds < math.inf else _INIT_S
-
-
-def settle_environment() -> None:
-    """Leave nothing in this process's environment by which W&B would log otherwise, or not start."""
-    os.environ["WANDB_INIT_TIMEOUT"] = str(init_timeout())  # W&B itself refuses to start with one that is no number
-    # a service that the sweep's process has; the mode is told; a run that is resumed would get its points again
-    for name in ("WANDB_SERVICE", "WANDB_MODE", "WANDB_RESUME", "WANDB_RUN_ID"):
-        os.environ.pop(name, None)
-
-
 def answers() -> bool:
     """Whether the server knows whose key this is."""
     import wandb
     from pydantic import ValidationError
 
     try:
-        return wandb.Api(timeout=_INIT_S).viewer is not None
+        return wandb.Api(timeout=INIT_S).viewer is not None
     except ValidationError:  # it answered, with what this version of W&B did not expect
         return True
     except Exception:  # of many kinds, and none is news here
@@ -389,7 +358,7 @@ def _is_there(run: Path) -> bool:
 
     media = {str(path.relative_to(run / "files")): path for path in run.glob("files/media/**/*") if path.is_file()}
     try:
-        found = wandb.Api(timeout=_INIT_S).run((run / _ADDRESS).read_text(encoding="utf-8"))
+        found = wandb.Api(timeout=INIT_S).run((run / _ADDRESS).read_text(encoding="utf-8"))
         if not (run / ENDED).exists():
             return found.state in ("finished", "failed")
         if found.state != "finished" or not found.summary_metrics:

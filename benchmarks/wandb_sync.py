@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.plan import counted
-from benchmarks.tracking import answers, arrived, found_mode, settle_environment
+from benchmarks.tracking import answers, arrived, found_mode
 from benchmarks.wandb_runs import is_being_written, unsynced
+from benchmarks.wandb_settings import settle_environment
 from cst_lightning.errors import InputError
 
 

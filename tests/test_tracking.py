@@ -18,13 +18,13 @@ from queue import SimpleQueue
 import pytest
 from scipy import stats
 
-from benchmarks import tracker, tracking, watching
+from benchmarks import tracker, tracking, wandb_settings, watching
 from benchmarks.entries import paper_results
 from benchmarks.grid import make_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracker import Tracker
-from benchmarks.tracking import Tracking
 from benchmarks.wandb_runs import locked, unsynced
+from benchmarks.wandb_settings import Tracking
 from benchmarks.watching import Point
 from tests.sweeps import LOGGED, ROOT, records
 from tests.wandb_files import messages, runs
@@ -165,7 +165,7 @@ def test_a_machine_that_cannot_start_wandbs_part_is_told_and_harms_nothing(what,
 @pytest.mark.parametrize("text", ["20s", "nan", "0", ""])
 def test_a_time_for_wandbs_start_that_is_none_is_the_usual_one(text, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", text)
-    assert tracking.init_timeout() == 20
+    assert wandb_settings.init_timeout() == 20
     if text == "20s":
         assert sweep([*LOGGED, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
         assert "W&B failed" not in capsys.readouterr().err

@@ -11,8 +11,8 @@ from benchmarks import tracking
 from benchmarks.grid import make_jobs
 from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
-from benchmarks.tracking import Tracking
 from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
+from benchmarks.wandb_settings import Tracking
 from tests.sweeps import LOGGED, records, start
 from tests.wandb_files import messages, runs
 

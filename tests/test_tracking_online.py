@@ -12,8 +12,8 @@ from benchmarks.executors.common import Event
 from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
 from benchmarks.tracker import Tracker
-from benchmarks.tracking import Tracking
 from benchmarks.wandb_runs import lock_of, locked, unsynced
+from benchmarks.wandb_settings import Tracking
 from tests.wandb_server import KEY, serving
 
 SWEEP = ["--datasets", "multilabel", "--backbones", "dm", "--seeds", "0..1", "--workers", "1"]

@@ -1,0 +1,39 @@
+"""Where W&B is logged to, and what of the environment W&B itself would stumble over."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MODES = ("online", "offline", "disabled")
+INIT_S = 20  # that W&B may take to answer before a run is given up; WANDB_INIT_TIMEOUT replaces it
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where to log: see the options of the sweep. ``mode`` None is online where a key is found, else offline."""
+
+    mode: str | None
+    project: str
+    entity: str | None
+    tags: tuple[str, ...]
+    folder: Path
+
+
+def init_timeout() -> float:
+    """Seconds that the start of a run may take; the variable is W&B's own."""
+    try:
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT") or INIT_S)
+    except ValueError:
+        return INIT_S
+    return seconds if 0 < seconds < math.inf else INIT_S
+
+
+def settle_environment() -> None:
+    """Leave nothing in this process's environment by which W&B would log otherwise, or not start."""
+    os.environ["WANDB_INIT_TIMEOUT"] = str(init_timeout())  # W&B itself refuses to start with one that is no number
+    # a service that the sweep's process has; the mode is told; a run that is resumed would get its points again
+    for name in ("WANDB_SERVICE", "WANDB_MODE", "WANDB_RESUME", "WANDB_RUN_ID"):
+        os.environ.pop(name, None)
