@@ -1,6 +1,7 @@
 """Sweeps on a Ray cluster of two nodes on this machine: the same records, whatever dies."""
 
 import importlib.util
+import math
 import os
 import signal
 import sys
@@ -8,9 +9,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.executors import ray as on_ray_module
+from benchmarks.job import Settings
 from benchmarks.store import is_alive
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, farthest, numbers, records, start
@@ -20,13 +24,40 @@ RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is
 MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
 
 
+# Python runs this first of all: a worker of Ray hangs in its start, or at the import of torch, while a file says so
+HANGING = """
+import os, sys, time
+
+def hang(name):
+    driver = os.getppid()
+    while os.path.exists(os.path.join(os.environ["WAITING"], name)) and os.getppid() == driver:
+        time.sleep(0.05)
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            hang("no-torch")
+
+if any("default_worker.py" in argument for argument in sys.orig_argv):
+    sys.meta_path.insert(0, Finder)
+    hang("no-start")
+"""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """The folder through which parts that wait tell that they began, and are told to go on."""
-    folder = tmp_path_factory.mktemp("waiting")
+    folder, code = tmp_path_factory.mktemp("waiting"), tmp_path_factory.mktemp("hanging")
+    (code / "sitecustomize.py").write_text(HANGING)
+    before = os.environ.get("PYTHONPATH")
     os.environ["WAITING"] = str(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(code), before]))
     yield folder
     del os.environ["WAITING"]
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +185,66 @@ def test_a_job_that_hangs_is_ended_tried_again_and_told_of_with_its_reasons(clus
     assert "6 s" in failed["error"]
     assert len(failed["provenance"]["failures_before"]) == 1
     assert "6 s" in failed["provenance"]["failures_before"][0]
+
+
+def test_a_worker_that_hangs_at_an_import_is_ended_and_recorded(cluster, waiting, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
+    arguments = on_ray(cluster, *MOONS, "--methods", "backbone", "--backbones", "dm", "--out", str(tmp_path))
+    (waiting / "no-torch").touch()
+    assert main([*arguments, "--timeout", "2"]) == 1
+    (failed,) = records(tmp_path).values()
+    assert failed["error"] == "timeout: its worker was not done with its imports after 4 s, so it was killed"
+    (waiting / "no-torch").unlink()
+    assert main(arguments) == 0
+    assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
+
+
+@RAY
+def test_a_ray_of_ones_own_whose_workers_hang_in_their_start_is_no_wait_for_ever(waiting, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
+    (waiting / "no-start").touch()
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "dm", "constant", "--out", str(tmp_path)]
+    assert main([*arguments, "--executor", "ray", "--timeout", "2"]) == 1
+    errors = [record["error"] for record in records(tmp_path).values()]
+    assert errors == ["timeout: no worker took it in 4 s, although there was room for it"] * 2
+
+
+def test_a_job_that_waits_for_room_uses_up_no_time(monkeypatch):
+    """Room is there when nobody uses what the smallest node that could run it has."""
+    now, cancelled, free = [0.0], [], {"CPU": 3.0}
+    fake = SimpleNamespace(
+        cancel=lambda stream, force: cancelled.append(stream),
+        nodes=lambda: [
+            {"Alive": alive, "Resources": {"CPU": cpus}} for alive, cpus in ((True, 2.0), (True, 1.0), (False, 9.0))
+        ],
+        cluster_resources=lambda: {"CPU": 3.0},
+        available_resources=lambda: free,
+    )
+    monkeypatch.setattr(on_ray_module, "_ray", lambda: fake)
+    monkeypatch.setattr(on_ray_module.time, "monotonic", lambda: now[0])
+    first, second = (on_ray_module._Task(None, stream=name) for name in ("first", "second"))
+
+    def later(seconds, running, idle_since, address="head:6379", timeout=1000.0, cpus=1.0):
+        now[0] += seconds
+        cluster = on_ray_module.Cluster(address, cpus, 0.0)
+        return on_ray_module._end_overdue(running, cluster, Settings(timeout=timeout), idle_since)
+
+    assert later(0, [first, second], math.inf) == 0
+    assert later(999, [first, second], 0) == 0
+    free["CPU"] = 2.0  # another sweep's job has come, and may be on the small node
+    assert later(2, [first, second], 0) == math.inf
+    assert later(0, [first, second], math.inf, cpus=2.0) == math.inf
+    free["CPU"] = 3.0
+    first.taken = True  # while one runs, the others wait for it
+    assert later(9999, [first, second], 0) == math.inf
+    assert later(9999, [first, second], math.inf, timeout=None) == math.inf
+    assert cancelled == []
+    first.taken = False
+    free["CPU"] = 0.0
+    since = later(0, [first, second], math.inf, address=None)  # there, only its own workers can hold anything
+    assert later(1001, [first, second], since, address=None) == math.inf
+    assert cancelled == ["first", "second"]
+    assert second.outcome == "timeout: no worker took it in 1000 s, although there was room for it"
 
 
 def test_a_worker_that_is_killed_once_is_tried_again_and_its_record_says_why(cluster, tmp_path):

@@ -11,29 +11,26 @@ import math
 import os
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Any
 
-import torch
-
-from benchmarks.executors.common import INPUT, KEEP_MEMORY, ONE_THREAD, Event, end, timed_out
-from benchmarks.executors.local import descendants, end_all, no_interrupt
-from benchmarks.grid import Cell, Job
-from benchmarks.job import Settings, run_job
-from benchmarks.store import Record, Store
+from benchmarks.executors.common import KEEP_MEMORY, ONE_THREAD, Event, end, timed_out
+from benchmarks.executors.local import no_interrupt
+from benchmarks.executors.ray_worker import TAKEN, make_task, plain
+from benchmarks.grid import Job
+from benchmarks.job import Settings
+from benchmarks.store import Store
 from benchmarks.texts import last_line, redact
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
 _DEATHS = 3  # of nodes that a job may meet before it is taken for their cause
 _OBJECTS_BYTES = 256 << 20  # of a local Ray's shared memory; a record is at most a few MiB
+_START_S = 600.0  # that a worker has to start and to import, however short a job's time is: Ray gives it as much
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,9 @@ class Cluster:
 class _Task:
     job: Job
     stream: Any = None  # ray.ObjectRefGenerator, once it is submitted
-    started: bool = False
+    taken: bool = False  # by a worker
+    begun: bool = False  # there, and what it imports is imported
+    started: bool = False  # as the sweep was told
     outcome: str | None = None  # "" when finished, else the error
     deaths: int = 0  # of nodes under it
     died: bool = False  # the last of them just now
@@ -120,12 +119,13 @@ def run_ray(
     """Run ``jobs`` on the cluster that ``connect`` joined, at most ``workers`` at a time (None: as it has room).
 
     A job whose node died runs again elsewhere; one that fails or whose worker dies is recorded, and the rest go on.
-    On an exception here (Ctrl-C above all) the tasks are ended before it goes on.
+    Of a time limit, a job that waits for room uses up nothing. On an exception here (Ctrl-C above all) the tasks are
+    ended before it goes on.
     """
     ray = _ray()
     # a task without a share of a GPU sees those of its node all the same
     settings = replace(settings, device="cuda" if cluster.gpus else "cpu")
-    task = ray.remote(_work).options(
+    task = ray.remote(make_task()).options(
         num_cpus=cluster.cpus,
         num_gpus=cluster.gpus,
         num_returns="streaming",
@@ -133,11 +133,12 @@ def run_ray(
         runtime_env={"env_vars": {**dict.fromkeys(ONE_THREAD, str(cluster.threads)), **KEEP_MEMORY}},
     )
     waiting, running = deque(map(_Task, jobs)), list[_Task]()
+    idle_since = math.inf  # on the monotonic clock: no job runs since, although there is room for one
 
     def submit(one: _Task) -> None:
         known = {cell.key: {"status": record["status"]} for cell in one.job.cells if (record := store.read(cell))}
         keys = [cell.key for cell in one.job.cells]
-        one.stream = task.remote(one.job, keys, known, settings, cluster.threads, one.failures)
+        one.stream = task.remote(plain(one.job), keys, known, vars(settings), cluster.threads, one.failures)
         running.append(one)
 
     try:
@@ -152,9 +153,7 @@ def run_ray(
                         waiting.extend(_again(one, store, settings, tell))
                 for one in running:
                     tell(Event(one.job, "alive"))
-                    if time.monotonic() > one.deadline and one.outcome is None:
-                        one.outcome = timed_out(settings)
-                        ray.cancel(one.stream, force=True)
+                idle_since = _end_overdue(running, cluster, settings, idle_since)
     finally:
         try:
             for one in running:
@@ -187,7 +186,12 @@ def _advance(one: _Task, store: Store, settings: Settings, tell: Callable[[Event
         elif one.outcome is None:  # else it was done already
             one.outcome = _why(ray, error)
         return False
-    _start(one, settings, tell)
+    if said == TAKEN:
+        one.taken, one.deadline = True, time.monotonic() + _start_limit(settings)
+        return True
+    if not one.begun:
+        one.begun, one.deadline = True, time.monotonic() + (settings.timeout or math.inf)
+    _start(one, tell)
     if isinstance(said, Message):
         tell(Event(one.job, **vars(said)))
     elif isinstance(said, str):
@@ -208,23 +212,62 @@ def _why(ray: Any, error: Exception) -> str:
     return text or type(error).__name__
 
 
-def _start(one: _Task, settings: Settings, tell: Callable[[Event], None]) -> None:
+def _end_overdue(running: Sequence[_Task], cluster: Cluster, settings: Settings, idle_since: float) -> float:
+    """End jobs that are over their time; since when no job runs although there is room for one (infinity: one runs).
+
+    A worker that hangs before it takes a job holds up no other one while some worker lives: Ray gives it the next.
+    """
+    if settings.timeout is None:
+        return math.inf
+    now, limit = time.monotonic(), _start_limit(settings)
+    is_idle = running and not any(one.taken for one in running) and _has_room(cluster)
+    idle_since = min(idle_since, now) if is_idle else math.inf
+    for one in running:
+        if one.outcome is None and now > min(one.deadline, idle_since + limit):
+            one.outcome = timed_out(settings) if one.begun else _not_begun(one, limit)
+            _ray().cancel(one.stream, force=True)
+    return idle_since if now <= idle_since + limit else math.inf
+
+
+def _has_room(cluster: Cluster) -> bool:
+    """Whether every node that could run a job has room for one, as far as can be known."""
+    if cluster.address is None:  # nobody else uses it, and a worker that hangs in its start holds its room
+        return True
+    ray, need = _ray(), {"CPU": cluster.cpus, "GPU": cluster.gpus}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in nodes if all(node.get(name, 0) >= number for name, number in need.items())]
+    total, free = ray.cluster_resources(), ray.available_resources()
+    # which node others use is not said: the smallest must have room for all of that and the job
+    used = {name: total.get(name, 0) - free.get(name, 0) for name in need}
+    return bool(nodes) and all(used[name] + need[name] <= min(node.get(name, 0) for node in nodes) for name in need)
+
+
+def _start_limit(settings: Settings) -> float:
+    """Seconds that a worker may take to take a job where there is room, and then until its imports are done."""
+    return math.inf if settings.timeout is None else max(settings.timeout, _START_S)
+
+
+def _not_begun(one: _Task, limit: float) -> str:
+    if one.taken:
+        return f"timeout: its worker was not done with its imports after {limit:g} s, so it was killed"
+    return f"timeout: no worker took it in {limit:g} s, although there was room for it"
+
+
+def _start(one: _Task, tell: Callable[[Event], None]) -> None:
     if not one.started:
         one.started = True
         tell(Event(one.job, "started"))
-    if one.deadline == math.inf:  # counted from its first word: until then it may be waiting for room
-        one.deadline = time.monotonic() + (settings.timeout or math.inf)
 
 
 def _again(one: _Task, store: Store, settings: Settings, tell: Callable[[Event], None]) -> list[_Task]:
     """End a job; what is to run in its place, if anything is."""
     if one.outcome is None and one.died and one.deaths < _DEATHS:
-        one.died = False
+        one.died = one.taken = one.begun = False
         one.deadline = math.inf
         with suppress(Exception):  # it may run on, where only a record was lost
             _ray().cancel(one.stream, force=True)
         return [one]
-    _start(one, settings, tell)  # it may have died before its first word
+    _start(one, tell)  # it may have died before its first word
     error = one.outcome
     if error is None:
         error = f"{one.deaths} nodes died under it" if one.deaths else "the task ended without saying how"
@@ -240,53 +283,3 @@ def _ray() -> Any:
     except ModuleNotFoundError:
         raise InputError("--executor ray needs the package ray: pip install 'cst-lightning[ray]'") from None
     return ray
-
-
-# --- in a worker ----------------------------------------------------------------------------------------
-
-
-class _Records:
-    """What stands in for the store: which records there are, and a way to send a new one to the driver."""
-
-    def __init__(self, known: Mapping[str, Record], send: Callable[[Any], None]) -> None:
-        self._known, self._send = known, send
-
-    def read(self, cell: Cell) -> Record | None:
-        return self._known.get(cell.key)
-
-    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
-        self._send((cell.method, dict(record)))
-
-
-def _work(
-    job: Job, keys: list[str], known: dict[str, Record], settings: Settings, threads: int, failures: tuple[str, ...]
-) -> Iterator[Message | tuple[str, Record] | str]:
-    """Messages and records of ``job`` as they come, then "" or the error."""
-    yield Message("progress", "starting")  # from here on its time counts
-    said: SimpleQueue[Any] = SimpleQueue()
-    # the driver ends this process when its time is over, and could not end what it started
-    limit = threading.Timer(settings.timeout or 0, lambda: end_all(descendants(os.getpid())))
-    limit.daemon = True
-    if settings.timeout is not None:
-        limit.start()
-
-    def train() -> None:
-        torch.set_num_threads(threads)
-        try:
-            if keys != [cell.key for cell in job.cells]:
-                raise InputError("this node has another version of the code than the sweep: install the same on all")
-            run_job(job, _Records(known, said.put), settings, said.put, failures)
-            said.put("")
-        except InputError as error:
-            said.put(redact(f"{INPUT}{error}"))
-        except BaseException:  # Lightning answers SIGTERM with SystemExit
-            said.put(redact(traceback.format_exc()))  # this node's secrets, which the driver does not know
-        finally:
-            said.put(None)
-
-    threading.Thread(target=train, daemon=True).start()
-    try:
-        while (something := said.get()) is not None:  # Ray takes a plain generator only, no `yield from` an iterator
-            yield something
-    finally:
-        limit.cancel()  # the process may get another job
