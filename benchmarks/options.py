@@ -178,6 +178,9 @@ def saved_jobs(folder: Path, trust: Sequence[str] = ()) -> tuple[list[Job], list
         path = folder / "sweeps" / f"{preset}.json"
         if not path.exists():
             continue
+        if path.is_symlink():  # what it leads to could stand in the report
+            problems.append(f"`{path.name}` is a link, which is not followed")
+            continue
         try:
             typed = ["--config", str(path), *(["--trust", *trust] if trust else [])]
             options = make_parser().parse_args(typed)

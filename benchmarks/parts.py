@@ -17,9 +17,7 @@ from benchmarks.grid import Cell, Job
 from benchmarks.job import cells_to_run
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
-from benchmarks.store import Store
-
-PARTS = "parts"  # in a sweep's folder
+from benchmarks.store import PARTS, Store
 
 
 class Parts:

@@ -18,7 +18,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from benchmarks.store import FAILED, Record, Store, examine, is_plain, write_text
+from benchmarks.store import FAILED, Record, Store, examine, is_plain, refuse_links, write_text
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import SWEEP_ID
 from cst_lightning.errors import InputError
@@ -43,7 +43,7 @@ class Remote:
         faults: files there that are no records, and what is wrong with each.
 
     Raises:
-        InputError: no such kind of address, its package is not installed, or it holds a secret.
+        InputError: no such kind of address, its package is not installed, it holds a secret, or ``folder`` a link.
     """
 
     def __init__(self, address: str, parent: Path = Path("results", "runs")) -> None:
@@ -58,7 +58,7 @@ class Remote:
             raise InputError(f"out={address}: {_said(error)}") from None
         name = re.sub("[^A-Za-z0-9.]+", "-", address)[-80:].strip("-.")
         self.address, self.trouble, self.faults = address, "", list[tuple[str, str]]()
-        self.folder = parent / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
+        self.folder = refuse_links(parent / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:8]}")
         self._there: dict[str, _Stamp | None] = {}  # what is known to be there, and whether it is what is here
         self._lock, self._asked, self._sending = Lock(), False, False
 
@@ -176,7 +176,7 @@ class Remote:
         Path(part).replace(target)
 
     def _tables(self) -> list[Path]:
-        return [self.folder / name for name in _TABLES if (self.folder / name).exists()]
+        return [path for path in (self.folder / name for name in _TABLES) if is_plain(path)]
 
     def _list(self, folder: str) -> list[str]:
         try:
@@ -224,10 +224,10 @@ def here(address: str) -> tuple[Path, list[tuple[str, str]]]:
     """The folder ``address`` if it is one, else that of the address with its records; and the faults found there.
 
     Raises:
-        InputError: the address cannot be used or read.
+        InputError: the address cannot be used or read, or the folder leads elsewhere.
     """
     if not is_address(address):
-        return Path(address), []
+        return refuse_links(Path(address)), []
     remote = Remote(address)
     remote.pull()
     return remote.folder, remote.faults

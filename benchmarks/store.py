@@ -31,6 +31,12 @@ from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
 ASIDE = "set-aside"
+PARTS = "parts"  # of jobs cut by seeds: a store of their records
+# what a run's folder has of its own, besides files that are replaced and never written into
+_OWN = (
+    *("cells", ASIDE, PARTS, f"{PARTS}/cells", f"{PARTS}/{ASIDE}", "sweeps", "figures"),
+    *("wandb", "wandb/locks", "wandb/asked", "wandb/sweep-id", "wandb/output.log"),
+)
 FAILED = ".failed.json"
 _LONGEST_NAME = 150  # of a record's file, without its key
 
@@ -146,8 +152,8 @@ def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
         name: that the file has or had, by default that of ``path``.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            return None, "no file"
+        if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would be waited for, a link could lead anywhere
+            return None, "a link" if path.is_symlink() else "no file"
         record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         fault = _fault(record)
     except FileNotFoundError:
@@ -203,6 +209,21 @@ def _name(identity: Mapping[str, Any]) -> str:
     label = f"{identity['dataset']}/{identity['backbone']}/{identity['method']}"
     readable = label.replace("/", "-").replace("@", "-").replace("=", "").replace(",", "-")
     return f"{re.sub(r'[^A-Za-z0-9._+-]|^[.]', '_', readable)[:_LONGEST_NAME]}-{digest(identity)}"
+
+
+def refuse_links(folder: Path) -> Path:
+    """``folder``, a run's, where nothing that is read or written in it lies elsewhere; it may be a link itself.
+
+    Raises:
+        InputError: it has a link in the place of its own.
+    """
+    for path in (folder / name for name in _OWN):
+        if path.is_symlink():
+            raise InputError(
+                f"{path} is a link to {path.readlink()}, and what is written into a run must stay in its folder: put "
+                "what is there in the link's place, or delete the link"
+            )
+    return folder
 
 
 def is_plain(path: Path) -> bool:

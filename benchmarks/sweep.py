@@ -26,12 +26,12 @@ from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, jobs_of, make_parser, save_options
-from benchmarks.parts import PARTS, Parts
+from benchmarks.parts import Parts
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
-from benchmarks.store import OutputError, Store
+from benchmarks.store import PARTS, OutputError, Store, refuse_links
 from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, redact
 from benchmarks.tracker import Tracker
@@ -94,7 +94,7 @@ def _folder(arguments: Sequence[str]) -> Path:
     text = _argument(arguments)
     if is_address(text):
         raise InputError(f"{arguments[0]} is of a sweep on this machine: name {Remote(text).folder}, where it works")
-    return Path(text)
+    return refuse_links(Path(text))
 
 
 def run(options: Namespace, console: Console) -> int:
@@ -158,7 +158,8 @@ def _end_tracking(tracker: Tracker | None, trouble: str, console: Console) -> No
 def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | None]:
     """Where the records go, with those that an address holds."""
     if not is_address(options.out or ""):
-        return Store(Path(options.out or f"results/runs/{options.preset}-{jobs[0].protocol.name}")), None
+        folder = Path(options.out or f"results/runs/{options.preset}-{jobs[0].protocol.name}")
+        return Store(refuse_links(folder)), None
     remote = Remote(options.out)
     remote.pull()
     for path, fault in remote.faults:

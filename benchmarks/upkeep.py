@@ -10,10 +10,9 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from benchmarks.grid import digest
-from benchmarks.parts import PARTS
 from benchmarks.remote import here, is_address
 from benchmarks.report import write_tables
-from benchmarks.store import Record, Store, is_plain, replace_file
+from benchmarks.store import PARTS, Record, Store, is_plain, refuse_links, replace_file
 from cst_lightning.errors import InputError
 from cst_lightning.texts import printable
 
@@ -78,7 +77,7 @@ def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     if is_address(options.out):
         raise InputError(f"out={options.out}: allowed is a folder")
     found = [here(folder) for folder in options.folders]
-    sources, out = [folder for folder, _ in found], Path(options.out)
+    sources, out = [folder for folder, _ in found], refuse_links(Path(options.out))
     for path, fault in (fault for _, faults in found for fault in faults):
         print(f"left out, since it is no record: {printable(path)} ({fault})")
     for source in sources:

@@ -87,7 +87,7 @@ def locked(path: Path) -> IO[str] | None:
 
 
 def _runs(folder: Path) -> list[Path]:
-    return [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir()]
+    return [run for run in (folder / "wandb").glob("*run-*-*") if run.is_dir() and not run.is_symlink()]
 
 
 def _ended(folder: Path) -> list[Path]:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.remote import Remote
 from benchmarks.report import main as report
 from benchmarks.sweep import main
 from benchmarks.train import main as train
 from cst_lightning import DirectMethod
 from cst_lightning.__main__ import main as log_main
 from tests.classifiers import make_log
-from tests.sweeps import ROOT, rewrite
+from tests.sweeps import ROOT, TINY, rewrite
 
 SOURCES = sorted(
     path for name in ("cst_lightning", "datamodules", "benchmarks") for path in (ROOT / name).rglob("*.py")
@@ -239,3 +240,72 @@ def test_a_runs_folder_imports_nothing(whole, evil, tmp_path, capsys):
     assert "add --trust evil_parts" in (tmp_path / "run" / "report.md").read_text()
     assert report([str(tmp_path / "run"), "--trust", "evil_parts"]) == 0
     assert evil.exists()
+
+
+LINKED = ["cells", "parts", "set-aside", "sweeps", "figures", "wandb", "parts/cells", "parts/set-aside", "wandb/asked"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_runs_folder_leads_nowhere_else(name, whole, tmp_path, capsys):
+    run, sound, elsewhere = tmp_path / "run", tmp_path / "sound", tmp_path / "elsewhere"
+    for folder in (run, sound):
+        shutil.copytree(whole, folder)
+    elsewhere.mkdir()
+    (elsewhere / "notes.txt").write_text("mine")
+    if (run / name).exists():
+        shutil.rmtree(run / name)
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(elsewhere)
+    merged = ["--out", str(tmp_path / "merged")]
+    commands = [
+        (main, [*TINY, "--out", str(run)]),
+        (main, ["status", str(run)]),
+        (main, ["verify", str(run)]),
+        (main, ["sync", str(run)]),
+        (main, ["merge", str(sound), str(run), *merged]),
+        (main, ["merge", str(sound), "--out", str(run)]),
+        (report, [str(run)]),
+    ]
+    for command, arguments in commands:
+        capsys.readouterr()
+        assert command(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {run / name} is a link to {elsewhere}")
+    assert [path.name for path in elsewhere.rglob("*")] == ["notes.txt"]
+    assert not (tmp_path / "merged").exists()
+
+
+def test_an_addresss_folder_here_leads_nowhere_else(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = Remote("memory://bucket/run").folder
+    folder.mkdir(parents=True)
+    (folder / "cells").symlink_to(tmp_path)
+    assert main(["verify", "memory://bucket/run"]) == 2
+    assert f"{folder / 'cells'} is a link" in capsys.readouterr().err
+
+
+def test_a_runs_folder_may_be_a_link_itself(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "disk" / "run")
+    (tmp_path / "run").symlink_to(tmp_path / "disk" / "run")
+    assert main([*TINY, "--out", str(tmp_path / "run")]) == 0
+    assert "3 already recorded" in capsys.readouterr().err
+    assert report([str(tmp_path / "run")]) == 0
+
+
+def test_links_among_a_runs_files_are_not_followed(whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (record, *_), asked = sorted((run / "cells").iterdir()), run / "sweeps" / "paper.json"
+    kept = {path: path.rename(tmp_path / path.name) for path in (record, asked)}
+    for path, target in kept.items():
+        path.symlink_to(target)
+    assert main(["verify", str(run)]) == 1
+    assert f"{record}: a link" in capsys.readouterr().out
+    assert report([str(run)]) == 0
+    said = (run / "report.md").read_text()
+    assert "`paper.json` is a link, which is not followed" in said
+    assert f"`{record.name}` is no record" in said
+    assert main([*TINY, "--out", str(run)]) == 0
+    assert "2 already recorded" in capsys.readouterr().err
+    assert not any(path.is_symlink() for path in (record, asked))
+    assert main(["verify", str(run)]) == 0
