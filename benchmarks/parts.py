@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.cutting import Part, cut, join
 from benchmarks.executors.common import Event
-from benchmarks.grid import Cell, Job
+from benchmarks.grid import Cell, Job, digest
 from benchmarks.job import cells_to_run
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
@@ -33,8 +33,7 @@ class Parts:
         self._of = {id(job): cut(job, seeds_per_job) for job in jobs}
         self._wanted = {id(job): {cell.method: cell for cell in cells_to_run(job, store, on_existing)} for job in jobs}
         if on_existing == "force":
-            for job in jobs:
-                self._clear(job)
+            _clear(jobs, self.store)
         todo = {key: [p for p in parts if cells_to_run(p, self.store, on_existing)] for key, parts in self._of.items()}
         self._running = {key: len(parts) for key, parts in todo.items()}
         self._jobs = jobs
@@ -80,21 +79,26 @@ class Parts:
                 reasons = failed[0][1]["provenance"].get("failures_before", [])
                 self._whole.write(cell, failed_record(cell, first, self._device, reasons))
                 events.append(Event(replace(whole, methods=(method,)), "failed", first))
-        records = [self._whole.read(cell) for cell in whole.cells]
-        if all(record is not None and record["status"] == "finished" for record in records):
-            self._clear(whole)
+        clear_joined([whole], self._whole)
         return events
 
     def _cells(self, whole: Job, method: str) -> list[Cell]:
         return [cell for part in self._of[id(whole)] for cell in part.cells if cell.method == method]
 
-    def _clear(self, whole: Job) -> None:
-        """Remove the records of all parts of ``whole``, also those of another cut."""
-        cells = [_without_seeds(cell.identity) for cell in whole.cells]
-        for path, record in self.store.found().values():
-            identity = record["identity"]
-            if set(identity["seeds"]) <= set(whole.seeds) and _without_seeds(identity) in cells:
-                path.unlink(missing_ok=True)
+
+def clear_joined(wholes: Sequence[Job], store: Store) -> None:
+    """Remove the parts in ``store`` of those jobs all of whose cells have finished."""
+    records = {id(whole): [store.read(cell) for cell in whole.cells] for whole in wholes}
+    done = [whole for whole in wholes if all(one and one["status"] == "finished" for one in records[id(whole)])]
+    _clear(done, Store(store.folder / PARTS))
+
+
+def _clear(wholes: Sequence[Job], parts: Store) -> None:
+    """Remove the records of all parts of these jobs, also those of another cut."""
+    seeds = {digest(_without_seeds(cell.identity)): set(whole.seeds) for whole in wholes for cell in whole.cells}
+    for path, record in parts.found().values() if seeds else ():
+        if set(record["identity"]["seeds"]) <= seeds.get(digest(_without_seeds(record["identity"])), set()):
+            path.unlink(missing_ok=True)
 
 
 def _without_seeds(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def failed_record(cell: Cell, error: str, device: str, failures: Sequence[str] =
         "protocol": cell.protocol.to_dict(),
         "overrides": cell.protocol.changes,
         "error": redact(error),
-        "provenance": _provenance(device) | {"failures_before": list(map(redact, failures))},
+        "provenance": provenance(device) | {"failures_before": list(map(redact, failures))},
     }
 
 
@@ -185,7 +185,7 @@ class Clock:
 
     def provenance(self) -> dict[str, Any]:
         """What a record says about its making; nothing here changes a number."""
-        return _provenance(self.device) | {
+        return provenance(self.device) | {
             "seconds": time.monotonic() - self._start,
             "cpu_seconds": time.process_time() - self._cpu_start,
             "peak_mib": peak_mib(),
@@ -194,7 +194,8 @@ class Clock:
         }
 
 
-def _provenance(device: str) -> dict[str, Any]:
+def provenance(device: str) -> dict[str, Any]:
+    """What made something: the code, its versions, the machine, and when it was done."""
     packages = ("torch", "pytorch-lightning", "torchmetrics", "numpy", "numba", "scipy", "scikit-learn")
     return {
         "git_commit": _git_commit(),

@@ -26,7 +26,7 @@ from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, jobs_of, make_parser, save_options
-from benchmarks.parts import Parts
+from benchmarks.parts import Parts, clear_joined
 from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.remote import Remote, here, is_address
@@ -115,6 +115,7 @@ def run(options: Namespace, console: Console) -> int:
     if cluster is not None and todo:
         ray.connect(cluster)
     save_options(options, store.folder)
+    clear_joined([job for job in jobs if job not in todo], store)  # a sweep before may have been killed at that
     if remote is not None:
         remote.begin()
     cells = sum(len(job.cells) for job in jobs)

@@ -9,6 +9,7 @@ from benchmarks.cutting import cut, join
 from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, parse_seeds
 from benchmarks.job import Settings, cells_to_run, run_job
+from benchmarks.options import jobs_of, make_parser
 from benchmarks.parts import Parts
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
@@ -134,6 +135,22 @@ def test_parts_that_a_killed_sweep_did_not_join_are_joined_by_the_next(tmp_path)
     assert parts.todo == []
     assert [event.text for event in run_parts(parts)] == list(job.methods)
     assert not cells_to_run(job, store, "retry-failed")
+
+
+def test_parts_that_a_killed_sweep_did_not_clear_are_cleared_by_the_next(tmp_path):
+    cut_by_one = [*TINY, "--seeds-per-job", "1", "--workers", "1", "--out", str(tmp_path)]
+    job = jobs_of(make_parser().parse_args(cut_by_one))[0]
+    run_job(job, Store(tmp_path), Settings(device="cpu"), lambda _: None)
+    for part in cut(job, 1):
+        run_job(part, Store(tmp_path / "parts"), Settings(device="cpu"), lambda _: None)
+    (last,) = (cell for cell in job.cells if cell.method == "pl")
+    record = Store(tmp_path).path(last).rename(tmp_path / "last")
+    Store(tmp_path).write(last, failed_record(last, "ended", "cpu"))
+    assert main([*cut_by_one, "--on-existing", "skip"]) == 1
+    assert len(Store(tmp_path / "parts").read_all()) == 6  # another command may want them
+    record.rename(Store(tmp_path).path(last))
+    assert main(cut_by_one) == 0
+    assert list((tmp_path / "parts" / "cells").iterdir()) == []
 
 
 def test_a_part_that_failed_fails_its_cells_and_is_run_again_alone(tmp_path):
