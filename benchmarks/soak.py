@@ -41,6 +41,7 @@ from benchmarks.records import provenance
 from benchmarks.speed import machine
 from benchmarks.store import ASIDE, PARTS, Store, write_text
 from benchmarks.sweep import main as sweep
+from cst_lightning.errors import InputError
 
 _SWEEP = [
     "--datasets", "moons", "D1@n=60,n_test=100,n_validation=50", "--backbones", "dm", "constant", "--methods",
@@ -92,9 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.platform != "linux":
         print("error: a soak forks its sweeps, which is safe on Linux alone", file=sys.stderr)
         return 2
-    if options.executor == "ray" and find_spec("ray") is None:
-        print("error: --executor ray needs the package ray: pip install 'cst-lightning[ray]'", file=sys.stderr)
-        return 2
     begun, tally = time.monotonic(), Tally()
     try:
         soak(
@@ -104,6 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.executor,
             partial(print, flush=True),
         )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"stopped; {tally}")
         return 130
@@ -138,7 +139,13 @@ def summary(tally: Tally, command: str, executor: str, seconds: float) -> dict[s
 
 
 def soak(tally: Tally, go_on: Callable[[], bool], seed: int, executor: str, tell: Callable[[str], None]) -> None:
-    """Rounds of killing and resuming while ``go_on()``; one that shows a difference keeps its folder."""
+    """Rounds of killing and resuming while ``go_on()``; one that shows a difference keeps its folder.
+
+    Raises:
+        InputError: Ray is asked for and not installed.
+    """
+    if executor == "ray" and find_spec("ray") is None:
+        raise InputError("--executor ray needs the package ray: pip install 'cst-lightning[ray]'")
     rng = random.Random(seed)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):  # so that no orphan is missed
         raise OSError(ctypes.get_errno(), "this process cannot adopt what its sweeps leave behind")

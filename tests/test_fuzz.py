@@ -3,6 +3,7 @@
 import bz2
 import json
 import math
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -264,8 +265,49 @@ CELLS = [cell(method, backbone) for method in ("backbone", "pl") for backbone in
 WHICH = st.integers(0, len(CELLS) - 1)
 
 
+NO_PROCESS = 2**30  # above every process id that a system gives
+STEPS = {
+    store_module.tempfile: ["mkstemp"],
+    store_module.os: ["fsync"],
+    store_module.Path: ["mkdir", "write_text", "chmod", "replace", "rename", "unlink"],
+    store_module.shutil: ["copyfile"],
+}
+
+
 class Killed(BaseException):
     """Stands for a writer that dies."""
+
+
+@contextmanager
+def killed_at(step, share):
+    """The step of that number that the writer takes on the disk, counted from 0, is its last: nothing after it happens.
+
+    A write ends after ``share`` of its text; of any other step it is even or odd, so to say, whether it still happens.
+    """
+    left = step
+
+    def mortal(do):
+        def one_step(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return do(*arguments, **options)
+            if left == -1 and do is write_text:
+                path, text = arguments
+                write_text(path, text[: int(share * len(text))])
+            elif left == -1 and share > 0.5:
+                do(*arguments, **options)
+            raise Killed
+
+        return one_step
+
+    write_text = store_module.Path.write_text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module.os, "getpid", lambda: NO_PROCESS)
+        for place, names in STEPS.items():
+            for name in names:
+                patch.setattr(place, name, mortal(getattr(place, name)))
+        yield
 
 
 class Histories(RuleBasedStateMachine):
@@ -289,16 +331,45 @@ class Histories(RuleBasedStateMachine):
     def fail(self, number):
         self.store.write(CELLS[number], record(CELLS[number], [0, 0, 0], status="failed"))
 
-    @rule(number=WHICH, step=st.sampled_from(["fsync", "replace"]), error=st.sampled_from([Killed, OSError]))
-    def die_in_a_write(self, number, step, error):
-        def stop(*arguments):
-            raise error
+    @rule(number=WHICH, finishes=st.booleans(), step=st.integers(0, 9), share=st.floats(0, 1))
+    def die_in_a_write(self, number, finishes, step, share):
+        value = record(CELLS[number], [number, 1, 2], **({} if finishes else {"status": "failed"}))
+        with killed_at(step, share), suppress(Killed):
+            self.store.write(CELLS[number], value)
+        self.look_what_came(number if finishes else None)
 
-        patch = pytest.MonkeyPatch()
-        patch.setattr(store_module.os if step == "fsync" else store_module.Path, step, stop)
-        with pytest.raises((Killed, OutputError)):
-            store_module.write_text(self.store.path(CELLS[number]), "{}")
-        patch.undo()
+    @precondition(lambda self: self.finished)
+    @rule(number=WHICH, step=st.integers(0, 40), share=st.floats(0, 1))
+    def die_in_a_merge(self, number, step, share):
+        other = Store(self.folder / "other")
+        other.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
+        self.elsewhere.add(number)
+        arguments = [str(self.store.folder), str(other.folder), "--out", str(self.store.folder)]
+        with killed_at(step, share), suppress(Killed):
+            merge(arguments)
+        self.look_what_came(*self.elsewhere)
+
+    def look_what_came(self, *numbers):
+        """A write that was cut off may have come to its end: then it must be whole, as every result is."""
+        for number in numbers:
+            found = None if number is None else self.store.read(CELLS[number])
+            if found is not None and found["status"] == "finished":
+                self.finished.add(number)
+
+    @rule(number=WHICH)
+    def write_to_a_full_disk(self, number):
+        def full(handle):
+            raise OSError
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store_module.os, "fsync", full)
+            with pytest.raises(OutputError):
+                self.store.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
+
+    @rule()
+    def begin_again(self):
+        self.store.check_writable()
+        assert not list(self.store.folder.glob("cells/.*"))  # what dead writers left
 
     @rule(number=WHICH, cut=st.floats(0, 0.99), failed=st.booleans())
     def tear(self, number, cut, failed):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.executors import ray as on_ray_module
+from benchmarks.executors.local import descendants
 from benchmarks.job import Settings
 from benchmarks.store import is_alive
 from benchmarks.sweep import main
@@ -327,6 +328,20 @@ def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypa
     assert record["status"] == "failed"
     assert record["error"].splitlines()[-1] == "the worker was ended because its node ran out of memory"
     assert "raylet" not in capsys.readouterr().out
+
+
+@RAY
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_ray_of_ones_own_ends_with_a_driver_that_is_killed(sent, waiting, tmp_path):
+    process = start(
+        [*MOONS, "--backbones", "tests.parts.Waiting", "--executor", "ray", "--workers", "1", "--out", str(tmp_path)]
+    )
+    wait_until(lambda: n_begun(waiting) == 1)
+    processes = descendants(process.pid)
+    assert len(processes) >= 3  # the raylet, what it talks to, and a worker
+    process.send_signal(sent)
+    process.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in processes))
 
 
 def test_without_ray_the_remedy_is_named(tmp_path, monkeypatch, capsys):
