@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,7 @@ def run_job(job: Job, store: Records, settings: Settings, report: Report, failur
         if len(job.seeds) == 1:
             raise
         said = f"OutOfMemoryError: {last_line(str(error))}"
+    gc.collect()  # a stack and its Trainer hold each other, and its memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     _run_halves(job, store, settings, report, [*failures, said])

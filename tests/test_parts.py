@@ -1,5 +1,8 @@
 """Jobs cut by seeds: what a part is, what becomes of its records, and that the numbers stay."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from hypothesis import given
@@ -222,6 +225,24 @@ def test_a_stack_that_a_gpu_does_not_hold_is_trained_in_smaller_ones_and_the_rec
     monkeypatch.setattr(Large, "at_once", 0)
     with pytest.raises(torch.OutOfMemoryError):
         run_job(make_job("tests.parts.Large", seeds=["0"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)
+
+
+def test_what_a_gpu_did_not_hold_is_gone_before_the_halves_are_trained(tmp_path, monkeypatch):
+    stacks, prepare = weakref.WeakSet(), Large.prepare
+
+    def counted(self, feedback):
+        assert all(len(stack.seeds) == len(self.seeds) for stack in stacks)
+        stacks.add(self)
+        prepare(self, feedback)
+
+    monkeypatch.setattr(Large, "prepare", counted)
+    gc.disable()  # else it might run just then by itself
+    try:
+        job = make_job("tests.parts.Large", seeds=["0..3"], cvat_weights=[0.1])
+        run_job(job, Store(tmp_path), Settings(device="cpu"), lambda _: None)
+    finally:
+        gc.enable()
+    assert {len(stack.seeds) for stack in stacks} <= {2}
 
 
 def test_students_that_a_gpu_does_not_hold_are_halved_and_the_backbones_record_is_left_alone(tmp_path):
