@@ -70,6 +70,21 @@ def test_a_cut_changes_numbers_by_rounding_at_most(backbone, protocol, tmp_path)
     assert max(farthest(theirs[name], ours[name]) for name in ours) <= 1e-5
 
 
+def test_a_thousand_seeds_of_a_cell_are_those_of_a_small_run(tmp_path):
+    records = {}
+    for seeds in ("0..999", "997..999"):
+        (job,) = make_jobs(
+            "smoke", protocol="matched", overrides=EARLY | {"max_epochs": 2}, datasets=["moons"], backbone_names=["dm"],
+            methods=["backbone"], seeds=[seeds],
+        )  # fmt: skip
+        run_job(job, Store(tmp_path / seeds), Settings(device="cpu"), lambda _: None)
+        records[seeds] = [Store(tmp_path / seeds).read(cell) for cell in job.cells]
+    for many, few in zip(*records.values(), strict=True):
+        assert [result["seed"] for result in many["results"]] == list(range(1000))
+        assert {result["status"] for result in many["results"]} == {"finished"}
+        assert farthest(few["results"], many["results"][997:]) <= 1e-5
+
+
 def test_parts_stop_at_different_epochs_and_their_curves_fit_together(tmp_path):
     job = make_job("dm")
     store = Store(tmp_path)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -22,3 +23,20 @@ def test_every_promise_has_a_test_and_a_figure():
     for promise, tests, measured in rows:
         assert "::" in tests, promise
         assert len(measured.strip(" |")) > 5, promise
+
+
+def test_ci_looks_every_exact_version_up():
+    root = TESTS.parent
+    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    names = {_plain(re.fullmatch(r"([\w.-]+)==[\w.+!]+", line)[1]) for line in lines}
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    assert {_plain(re.match(r"[\w.-]+", one)[0]) for one in asked} <= names
+    assert "make audit" in (root / ".ci" / "run").read_text().splitlines()
+    audit = re.search(r"^audit:\n((?:\t.*\n)+)", (root / "Makefile").read_text(), re.MULTILINE)[1]
+    assert "pip-audit --no-deps --disable-pip --requirement constraints.txt" in audit
+    assert not re.search(r"^\t-|\|\||--ignore-vuln", audit, re.MULTILINE)  # what it finds ends it
+
+
+def _plain(name):
+    return re.sub("[-_.]+", "-", name).lower()

@@ -103,6 +103,25 @@ def test_what_was_seen_is_written(tmp_path, monkeypatch, capsys):
     assert found["versions"]["torch"]
 
 
+def test_the_page_has_the_figures_of_the_committed_soaks():
+    here, on_ray = (json.loads((ROOT / "results" / "soak" / f"{name}.json").read_text()) for name in ("local", "ray"))
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    for seen in (here, on_ray):
+        assert seen["differences"] == []
+        assert seen["rounds"].keys() == soak.JOBS.keys()
+        assert seen["kills"].keys() == set(soak.KINDS)
+        assert min(seen["kills"].values()) >= 1
+        rounds, kills = seen["rounds"], seen["kills"]
+        assert (
+            f"{sum(rounds.values())} rounds ({rounds['whole']} of whole jobs, {rounds['cut']} of cut ones), "
+            f"{sum(kills.values())} kills ({kills['driver SIGKILL']} and {kills['driver SIGTERM']} of drivers, "
+            f"{kills['worker SIGKILL']} and {kills['worker SIGTERM']} of workers, by SIGKILL and SIGTERM), "
+            f"{seen['records_compared']} records compared"
+        ) in page
+    assert sum(here["rounds"].values()) >= 50
+    assert f"{here['second_sweeps'] + on_ray['second_sweeps']} of the starts above had a second sweep beside" in page
+
+
 @pytest.mark.parametrize("arguments", [["--minutes", "x"], ["--executor", "slurm"]])
 def test_bad_options_are_one_line(arguments, capsys):
     assert soak.main(arguments) == 2
