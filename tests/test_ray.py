@@ -25,8 +25,7 @@ RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is
 MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
 
 
-# Python runs this first of all: a worker of Ray hangs in its start, or at the import of torch, while a file says so;
-# in its start only where it is for tasks with an environment of their own, which Ray does not wait for in its own start
+# Python runs this first of all: a worker of Ray hangs in its start, or at the import of torch, while a file says so
 HANGING = """
 import os, sys, time
 
@@ -42,8 +41,7 @@ class Finder:
 
 if any("default_worker.py" in argument for argument in sys.orig_argv):
     sys.meta_path.insert(0, Finder)
-    if "--runtime-env-hash=0" not in sys.orig_argv:
-        hang("no-start")
+    hang("no-start")
 """
 
 

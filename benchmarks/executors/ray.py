@@ -76,6 +76,8 @@ def connect(cluster: Cluster) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if cluster.address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # workers that no job's environment fits, and whose start Ray itself would wait for without a limit
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         options |= {"include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
     elif cluster.address != "auto":
         _check_answers(cluster.address)
