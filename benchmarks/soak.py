@@ -53,7 +53,9 @@ JOBS = {"whole": [], "cut": ["--seeds-per-job", "1"]}
 #: what is killed, and how
 KINDS = tuple(f"{victim} {sent}" for victim, sent in product(("driver", "worker"), ("SIGKILL", "SIGTERM")))
 _SECOND_SWEEP = 0.2  # share of the starts that have a second sweep beside them
-_OUTLIVE_S = 60.0  # that a process may take to end after its sweep
+_OUTLIVE_S = (
+    120.0  # that a process may take to end after its sweep: agents of a Ray that was killed wait for it a minute
+)
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -232,11 +234,10 @@ def _disturb(sweeps: _Sweeps, rng: random.Random, span: float, n_wanted: int, ta
         said = f"{kind} after {moment:.2f} s"
     for driver in drivers:
         driver.join()
-    if left := _outlived():
-        tally.differences.append(f"{left[0]} outlived its sweep, which had: {said}")
     after = _values(sweeps.folder)
     if lost := _lost(before, after) or _lost(parts, _values(sweeps.folder / PARTS), after):
         tally.differences.append(f"{lost} was there before {said}")
+        said += f", which took away {lost}"
     return f"{said}{' beside a second sweep' if len(drivers) > 1 else ''} ({len(after)} records)"
 
 
@@ -302,7 +303,7 @@ def _difference(sweeps: _Sweeps, wanted: dict[str, str]) -> str:
     if process.exitcode != 0:
         return f"the sweep ended with status {process.exitcode}"
     if left := _outlived():
-        return f"{left[0]} outlived its sweep"
+        return f"{left[0]} outlived a sweep"
     faults = [fault for store in stores for fault in store.faults()]
     faults += [(path, "set aside") for store in stores for path in (store.folder / ASIDE).glob("*")]
     faults += [(path, "is of a part whose cell is there") for path, _ in stores[1].found().values()]

@@ -55,7 +55,7 @@ def test_a_lost_a_changed_and_a_damaged_record_would_be_found(tmp_path, monkeypa
         assert "torn or damaged" in soak._difference(sweeps, {"a": "1", "b": "2"})
         (tmp_path / cells / "b").unlink()
     monkeypatch.setattr(soak, "_outlived", lambda: ["gcs_server"])
-    assert soak._difference(sweeps, {"a": "1", "b": "2"}) == "gcs_server outlived its sweep"
+    assert soak._difference(sweeps, {"a": "1", "b": "2"}) == "gcs_server outlived a sweep"
     monkeypatch.setattr(Ended, "exitcode", 1)
     assert "status 1" in soak._difference(sweeps, {"a": "1", "b": "2"})
 
