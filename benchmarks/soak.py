@@ -53,9 +53,7 @@ JOBS = {"whole": [], "cut": ["--seeds-per-job", "1"]}
 #: what is killed, and how
 KINDS = tuple(f"{victim} {sent}" for victim, sent in product(("driver", "worker"), ("SIGKILL", "SIGTERM")))
 _SECOND_SWEEP = 0.2  # share of the starts that have a second sweep beside them
-_OUTLIVE_S = (
-    120.0  # that a process may take to end after its sweep: agents of a Ray that was killed wait for it a minute
-)
+_OUTLIVE_S = 120.0  # that a process may take to end after its sweep; agents of a Ray that is gone take a minute
 _PR_SET_CHILD_SUBREAPER = 36
 
 
