@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.executors.local import worker_context
-from benchmarks.figures import plot_speed
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.plan import said
+from benchmarks.speed_figure import plot_speed
 
 _FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)
 

@@ -308,14 +308,15 @@ class Session:
         from benchmarks.tables import to_csv
 
         folder = self.settings.folder
-        found = write_report(Store(folder)).found
+        report = write_report(Store(folder))
         for metric in TITLES:
-            text = io.StringIO(to_csv(make_entries(found, metric)))
+            text = io.StringIO(to_csv(make_entries(report.found, metric)))
             table = pd.read_csv(text, float_precision="round_trip").rename(columns={"mean": "ours"})
             table["difference"] = table["ours"] - table["paper_mean"]
             run.log({f"tables/{metric}": wandb.Table(dataframe=table)})
-        for path in sorted((folder / "figures").glob("*.svg")):
-            run.log({f"figures/{path.stem}": wandb.Html(path.read_text(encoding="utf-8"), inject=False)})
+        for name in (section.figure for section in report.sections if section.figure):
+            figure = wandb.Html((folder / "figures" / name).read_text(encoding="utf-8"), inject=False)
+            run.log({f"figures/{name.removesuffix('.svg')}": figure})
         run.log({"report": wandb.Html((folder / "report.html").read_text(encoding="utf-8"), inject=False)})
         artifact = wandb.Artifact(f"records-{self.token}", type="records")
         artifact.add_dir(str(folder / "cells"), name="cells")
