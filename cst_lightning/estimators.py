@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import ColumnTransformer
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, StratifiedKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import has_fit_parameter
@@ -190,7 +191,16 @@ class EstimatorBackbone(StackedModule):
             folds = StratifiedKFold(min(_FOLDS, int(counts.min())), shuffle=True, random_state=self.seeds[place])
             chosen.set_params(cv=folds)
         parameters = {_weight_name(chosen): weight} if np.ptp(weight) else {}
-        return chosen.fit(x, outcome, **parameters)
+        if parameters and not takes_weights(chosen):
+            raise InputError(f"{_said(chosen)} takes no sample weights: leave them out, and use method='pl'")
+        try:
+            return chosen.fit(x, outcome, **parameters)
+        except Exception as error:  # whatever a classifier finds wrong with the rows
+            seen = ", ".join(map(str, counts))
+            raise InputError(
+                f"{_said(chosen)} cannot be fitted to {len(x)} rows, with {seen} of the outcomes in them: "
+                f"{' '.join(str(error).split())}"
+            ) from error
 
     def _settled(self, place: int, number: int) -> Any:
         """An estimator with the teacher's settings, not yet fitted; None where there is none to take over."""
@@ -229,14 +239,16 @@ class EstimatorBackbone(StackedModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
         # as tensors, which torch reads without unpickling anything else
         checkpoint[_LEARNERS] = [
-            [torch.frombuffer(bytearray(to_bytes(model)), dtype=torch.uint8) for model in models]
+            [torch.frombuffer(bytearray(to_bytes(model, self.trust)), dtype=torch.uint8) for model in models]
             for models in self.found()
         ]
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         n_models = self.shape.n_actions if self.per_action else 1
         kept, place = checkpoint.get(_LEARNERS, []), f"the checkpoint of {type(self).__name__}"
         if [len(models) for models in kept] not in ([], [n_models] * len(self.seeds)):
@@ -255,12 +267,16 @@ def learner(base: Any, *, per_action: bool, soft: bool) -> type[EstimatorBackbon
         InputError: it has no ``predict_proba``, or is to learn from probabilities and takes no sample weights.
     """
     name = type(base).__name__
-    if isinstance(base, type) or not all(hasattr(base, method) for method in ("fit", "predict_proba", "get_params")):
+    wanted = ("fit", "get_params") if isinstance(base, StackingClassifier) else ("fit", "get_params", "predict_proba")
+    if isinstance(base, type) or not all(hasattr(base, method) for method in wanted):
         raise InputError(f"base={base!r}: allowed is a scikit-learn classifier with predict_proba, not fitted yet")
-    if soft and not has_fit_parameter(base, "sample_weight") and not isinstance(base, Pipeline):
+    if soft and not takes_weights(base):
         raise InputError(f"base={name} takes no sample weights, which soft pseudo-labels need; use method='pl'")
 
     class Learner(EstimatorBackbone):
+        def __reduce_ex__(self, _: Any) -> Any:
+            return _remake, (base, per_action, dict(self.hparams)), self.__dict__  # a class of a function has no name
+
         def make_estimator(self, seed: int) -> Any:
             model = clone(base)
             free = [key for key, value in model.get_params().items() if key.endswith("random_state") and value is None]
@@ -286,8 +302,35 @@ def _with_action(x: NDArray[np.float64], action: NDArray[np.int64]) -> NDArray[n
     return np.column_stack([x, action])
 
 
+def _remake(base: Any, per_action: bool, hparams: dict[str, Any]) -> EstimatorBackbone:
+    return learner(base, per_action=per_action, soft=False)(**hparams)
+
+
+def _inner(estimator: Any) -> list[Any]:
+    """The estimators whose ``fit`` gets the weights that this one is given, where it hands them on."""
+    if isinstance(estimator, GridSearchCV | RandomizedSearchCV):
+        return [estimator.estimator]
+    if isinstance(estimator, Pipeline):
+        return [estimator.steps[-1][1]]
+    joins = isinstance(estimator, VotingClassifier | StackingClassifier)
+    return [one for _, one in estimator.estimators] if joins else []
+
+
+def takes_weights(estimator: Any) -> bool:
+    """Whether ``fit`` takes a weight for each sample."""
+    inner = _inner(estimator)
+    return all(map(takes_weights, inner)) if inner else bool(has_fit_parameter(estimator, "sample_weight"))
+
+
+def _said(estimator: Any) -> str:
+    """The name of the classifier that a user knows."""
+    while (isinstance(estimator, GridSearchCV | RandomizedSearchCV | Pipeline)) and (inner := _inner(estimator)):
+        (estimator,) = inner
+    return type(estimator).__name__
+
+
 def _weight_name(estimator: Any) -> str:
     """How ``fit`` wants sample weights: a pipeline hands them to its last step by name."""
-    inner = estimator.estimator if isinstance(estimator, GridSearchCV) else estimator
+    inner = estimator.estimator if isinstance(estimator, GridSearchCV | RandomizedSearchCV) else estimator
     steps = getattr(inner, "steps", None)
     return f"{steps[-1][0]}__{_weight_name(steps[-1][1])}" if steps else "sample_weight"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -29,13 +30,22 @@ _HELD = {
 }
 
 
-def to_bytes(model: Any) -> bytes:
+def to_bytes(model: Any, trust: Collection[str] = ()) -> bytes:
     """A fitted estimator, to be kept.
+
+    Args:
+        trust: packages that will be trusted when it is read.
+
+    Warns:
+        UserWarning: it holds what reading refuses without more of them.
 
     Raises:
         InputError: skops is not installed.
     """
     data: bytes = skops_io().dumps(model)
+    if strange := _strange(skops_io().get_untrusted_types(data=data), trust):
+        packages = sorted({name.partition(".")[0] for name in strange})
+        warnings.warn(f"{type(model).__name__} holds {strange[0]}: loading needs trust={packages}", stacklevel=2)
     return data
 
 
@@ -51,8 +61,7 @@ def from_bytes(data: bytes, trust: Collection[str], place: object) -> Any:
     """
     skops = skops_io()
     types = skops.get_untrusted_types(data=data)
-    strange = [name for name in types if name.partition(".")[0] not in trust and not _only_keeps(name)]
-    if strange:
+    if strange := _strange(types, trust):
         raise InputError(f"{place} names {strange[0]}, which is not trusted: name its package in trust if you know it")
     return skops.loads(data, trusted=types)
 
@@ -68,6 +77,10 @@ def skops_io() -> Any:
     except ImportError as error:
         raise InputError("a scikit-learn learner is kept with skops: pip install 'cst-lightning[skops]'") from error
     return skops.io
+
+
+def _strange(types: Iterable[str], trust: Collection[str]) -> list[str]:
+    return [name for name in types if name.partition(".")[0] not in trust and not _only_keeps(name)]
 
 
 def _only_keeps(name: str) -> bool:

@@ -25,6 +25,7 @@ from cst_lightning.stopping import ReplicateStopping
 from cst_lightning.streams import Bits, generator, row_order, to_device
 
 _EVALUATION_ROWS = 2048
+_CLASS = "class"  # in a checkpoint
 
 
 class StackedModule(pl.LightningModule):
@@ -393,18 +394,30 @@ class StackedModule(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[_CLASS] = type(self).__name__
         if self.streams:
             streams: dict[str, Any] = {purpose: stream.state_dict() for purpose, stream in self.streams.items()}
             checkpoint["streams"] = streams | {"order": [source.get_state() for source in self._order]}
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._check_is_mine(checkpoint)
         self._resumed = checkpoint.get("streams")
         if not self._fitting:
             # a model to predict with gets the weights that its stopping rule keeps, not those it was training
             kept = checkpoint.get("callbacks", {}).get(ReplicateStopping.__name__, {}).get("snapshot", {})
             state = checkpoint["state_dict"]
             state.update({name if name in state else f"network.{name}": value for name, value in kept.items()})
+
+    def _check_is_mine(self, checkpoint: Mapping[str, Any]) -> None:
+        own, kept = dict(self.hparams), checkpoint.get("hyper_parameters", {})
+        name = type(self).__name__
+        if checkpoint.get(_CLASS, name) != name:  # older ones do not say
+            raise InputError(f"the checkpoint is of a {checkpoint[_CLASS]}, and this is a {name}")
+        there, here = ({**values, **values.get("protocol", {}), "protocol": None} for values in (kept, own))
+        for field in here:
+            if field in there and there[field] != here[field]:
+                raise InputError(f"the checkpoint has {field}={there[field]}, and this {name} {here[field]}")
 
     def _aligned(self, feedback: Feedback) -> Feedback:
         if feedback.shape != self.shape:

@@ -1,21 +1,30 @@
 """scikit-learn's learners as backbones, and DM's controls."""
 
+import copy
+import pickle
 import sys
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.feature_selection import SelectKBest, f_classif
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks.grid import make_jobs
-from cst_lightning import Feedback, InputError, fit, self_train
+from cst_lightning import CounterfactualClassifier, Feedback, InputError, fit, self_train
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.backbones.held_out_dm import EarlyDM, ScaledDM
 from cst_lightning.backbones.slow_dm import SlowDM
 from cst_lightning.catalogue import backbones
 from cst_lightning.estimators import EstimatorBackbone
+from tests.classifiers import make_log
 from tests.conftest import LEARNERS, TinyDataModule, make_data, tiny_protocol, train
 
 
@@ -118,23 +127,19 @@ class Own(Bayes):
         return Mine()
 
 
-class Trusting(Own):
-    """The same, and says so."""
-
-    trust = ("tests",)
-
-
-def test_a_checkpoint_of_a_classifier_of_ones_own_needs_its_package_in_trust(tmp_path):
+def test_a_checkpoint_of_a_classifier_of_ones_own_needs_its_package_in_trust(tmp_path, monkeypatch):
     data = TinyDataModule([0, 1])
     saver = pl.callbacks.ModelCheckpoint(tmp_path, filename="m")
     model = Own(data.shape, [0, 1])
     fit(model, data, enable_checkpointing=True, callbacks=[saver])
     with pytest.raises(InputError, match=r"checkpoint of Own names tests.test_estimators.Mine, which is not trusted"):
         Own.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
-    again = Trusting.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    monkeypatch.setattr(Own, "trust", ("tests",))
+    again = Own.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
     assert torch.equal(again(data.test.x), model(data.test.x))
+    monkeypatch.setattr(Own, "per_action", True)
     with pytest.raises(InputError, match="does not hold 3 models for each of 2 seeds"):
-        backbones().get("t_logistic").load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+        Own.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
 
 
 def test_without_skops_a_learner_that_is_to_be_kept_fails_before_it_is_trained(monkeypatch):
@@ -206,3 +211,64 @@ def test_slow_dm_takes_hsics_rate_and_epochs():
     protocol = tiny_protocol("released", learning_rate_hsic=0.3, max_epochs_hsic=7)
     assert SlowDM.rate(protocol) == 0.3
     assert SlowDM.epochs(protocol) == 7
+
+
+WEIGHTED = [
+    make_pipeline(StandardScaler(), LogisticRegression()),
+    GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=2),
+    RandomizedSearchCV(make_pipeline(StandardScaler(), LogisticRegression()), {"logisticregression__C": [1]}, n_iter=1),
+    VotingClassifier([("one", LogisticRegression()), ("other", GaussianNB())], voting="soft"),
+    StackingClassifier([("one", LogisticRegression()), ("other", GaussianNB())]),
+]
+
+
+@pytest.mark.parametrize("base", WEIGHTED, ids=lambda base: type(base).__name__)
+def test_any_classifier_that_takes_weights_learns_from_soft_labels(base):
+    x, action, outcome = make_log(n=120)
+    model = CounterfactualClassifier(base=base, method="pl_soft", selection=None, n_models=1, missing="impute")
+    assert np.isfinite(model.fit(x, action, outcome).predict_proba(x)).all()
+
+
+@pytest.mark.parametrize("base", [KNeighborsClassifier(), make_pipeline(StandardScaler(), KNeighborsClassifier())])
+def test_a_classifier_that_takes_no_weights_says_so(base):
+    x, action, outcome = make_log(n=120)
+    settings = {"n_models": 1, "missing": "impute"}
+    with pytest.raises(InputError, match=r"takes no sample weights, which soft pseudo-labels need; use method='pl'"):
+        CounterfactualClassifier(base=base, **settings).fit(x, action, outcome)
+    model = CounterfactualClassifier(base=base, method="backbone", **settings)
+    with pytest.raises(InputError, match=r"^KNeighborsClassifier takes no sample weights: leave them out"):
+        model.fit(x, action, outcome, sample_weight=np.arange(1, 121))
+    assert model.fit(x, action, outcome, sample_weight=np.full(120, 2.0)).predict_proba(x).shape == (120, 3, 2)
+
+
+def test_what_a_classifier_cannot_be_fitted_to_is_one_line():
+    class Picky(GaussianNB):
+        def fit(self, x, y, sample_weight=None):
+            raise np.linalg.LinAlgError("too\nfew rows")
+
+    x, action, outcome = make_log(n=120)
+    model = CounterfactualClassifier(base=Picky(), method="backbone", n_models=1, missing="impute")
+    with pytest.raises(
+        InputError, match=r"^Picky cannot be fitted to 96 rows, with \d+, \d+ of the outcomes in them: too few"
+    ):
+        model.fit(x, action, outcome)
+
+
+@pytest.mark.parametrize("backbone", ["s_learner", "t_learner"])
+def test_a_model_of_any_base_is_pickled_and_copied(backbone):
+    x, action, outcome = make_log(n=120)
+    model = CounterfactualClassifier(backbone, base=LogisticRegression(), n_models=1, missing="impute")
+    p = model.fit(x, action, outcome).predict_proba(x)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):  # its own bytes
+        assert np.array_equal(again.predict_proba(x), p)
+        assert np.array_equal(again.fit(x, action, outcome).predict_proba(x).shape, p.shape)
+
+
+def test_what_loading_will_refuse_without_trust_is_a_warning_when_it_is_saved(tmp_path):
+    x, action, outcome = make_log(n=120)
+    base = make_pipeline(SelectKBest(f_classif, k=2), LogisticRegression())
+    model = CounterfactualClassifier(base=base, method="backbone", n_models=1, missing="impute")
+    with pytest.warns(UserWarning, match=r"f_classif: loading needs trust=\['sklearn'\]"):
+        model.fit(x, action, outcome).save(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model", trust=["sklearn"])
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from benchmarks.train import main
@@ -135,9 +136,117 @@ def test_a_student_without_a_teacher_is_one_line(here, capsys):
             "batch_size=64: only 50 logged rows to train on, so allowed is 1..50: take a protocol with smaller",
         ),
         (["MoonsDataModule", "--data.seeds", "[0,0]"], "seeds=[0, 0]: allowed are different"),
+        (["MoonsDataModul"], "unknown class for --data 'MoonsDataModul': did you mean MoonsDataModule"),
+        (["moons"], "--data moons: its class is MoonsDataModule: name that"),
     ],
 )
 def test_bad_input_is_one_line(data, message, capsys):
     assert main(["fit", "--model", "DirectMethod", "--data", *data, *QUIET]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "dm"], "--model dm: its class is DirectMethod: name that"),
+        (["--model=DirectMthod"], "unknown class for --model 'DirectMthod': did you mean DirectMethod"),
+        (["--model", "DirectMethod", "--trainer.max_epochs", "x"], "--trainer.max_epochs=x: allowed is an integer"),
+        (["--model", "DirectMethod", "--trainer.nothing", "1"], "nothing"),
+    ],
+)
+def test_what_cannot_be_parsed_is_one_line(options, message, capsys):
+    assert main(["fit", *options, *DATA]) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert len(line) < 700
+    assert not said.out
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Of some backbones, trained on the same data."""
+    found = {}
+    for name in ("DirectMethod", "UniformDM", "LogisticSLearner", "BoostedSLearner"):
+        place = tmp_path_factory.mktemp(name)
+        options = ["--model", name, *DATA, *QUIET, "--trainer.default_root_dir", str(place)]
+        assert main(["fit", *options, "--trainer.max_epochs", "1"]) == 0
+        (found[name],) = map(str, place.rglob("*.ckpt"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "more", "message"),
+    [
+        ("BoostedSLearner", "LogisticSLearner", [], "is of a LogisticSLearner, and this is a BoostedSLearner"),
+        ("UniformDM", "DirectMethod", [], "is of a DirectMethod, and this is a UniformDM"),
+        ("LogisticSLearner", "DirectMethod", [], "is of a DirectMethod, and this is a LogisticSLearner"),
+        ("DirectMethod", "DirectMethod", ["--data.seeds", "[5,6]"], "has seeds=[0, 3], and this"),
+        (
+            "LogisticSLearner",
+            "LogisticSLearner",
+            ["--data.seeds", "[5,6]"],
+            "has seeds=[0, 3], and this",
+        ),
+        (
+            "DirectMethod",
+            "DirectMethod",
+            ["--model.grid", "[0,1]"],
+            "has grid=[[0.0], [0.0]], and this",
+        ),
+        (
+            "DirectMethod",
+            "DirectMethod",
+            ["--model.protocol", "matched"],
+            "has name=written, and this",
+        ),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_one_line(model, of, more, message, checkpoints, capsys):
+    options = ["--model", model, *DATA, *more, *QUIET, "--ckpt_path", checkpoints[of]]
+    capsys.readouterr()
+    for command in ("test", "predict"):
+        assert main([command, *options]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert message in line
+
+
+def test_a_checkpoint_of_other_sizes_is_one_line(checkpoints, here, capsys):
+    (here / "log.csv").write_text("age,price,bought\n" + "\n".join(f"{n},{n % 3},{n % 2}" for n in range(60)))
+    log = ["--data", "LoggedDataModule", "--data.path", "log.csv", "--data.action", "price", "--data.outcome", "bought"]
+    options = ["--model", "LogisticSLearner", *log, *QUIET, "--ckpt_path", checkpoints["LogisticSLearner"]]
+    assert main(["predict", *options]) == 2
+    assert "has shape={'n_features': 12, 'n_actions': 4, 'n_outcomes': 2}, and this Log" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no such file"),
+        (b"text", "is no checkpoint that can be read"),
+        ({"weights": 1}, "is no checkpoint of a Trainer"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_one_line(content, message, here, capsys):
+    if isinstance(content, bytes):
+        (here / "a.ckpt").write_bytes(content)
+    elif content is not None:
+        torch.save(content, here / "a.ckpt")
+    assert main(["test", "--model", "DirectMethod", *DATA, *QUIET, "--ckpt_path", "a.ckpt"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert message in line
+
+
+def test_a_folder_holds_the_options_of_one_fit(checkpoints, here, capsys):
+    options = ["--model", "DirectMethod", *DATA, *QUIET, "--trainer.logger", "false", "--trainer.max_epochs", "1"]
+    assert main(["fit", *options]) == 0
+    checkpoint = ["--ckpt_path", checkpoints["DirectMethod"]]
+    assert main(["test", *options, *checkpoint]) == 0
+    assert main(["predict", *options, *checkpoint]) == 0
+    capsys.readouterr()
+    before = (here / "config.yaml").read_text()
+    assert main(["fit", *options, "--model.protocol", "matched"]) == 2
+    assert "config.yaml is there, of another fit: name another folder" in capsys.readouterr().err
+    assert (here / "config.yaml").read_text() == before
