@@ -24,6 +24,7 @@ from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
 from cst_lightning.feedback import Feedback, check_weights
 from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.label_columns import in_order
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
 from cst_lightning.recommending import allowed_actions, worth
@@ -132,7 +133,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             action: the action taken, ``[N]``, of any labels.
             outcome: the outcome observed, ``[N]``, of any labels; None or NaN where it was not observed.
             propensity: the probability with which the action was taken, ``[N]``, or of each action, ``[N, K]`` in
-                the order of ``actions_``; used by ``udm`` and by rules that weight by it, estimated by default.
+                the order of ``actions_`` (a table's columns may be named by action); used by ``udm`` and by rules that
+                weight by it, estimated by default.
             sample_weight: how much a row counts, ``[N]``.
 
         Raises:
@@ -207,8 +209,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             )
         self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
         x = self.encoder_.transform(frame)
-        given = None if propensity is None else whole_propensity(propensity, taken, len(actions.values))
         n_actions, n_outcomes = len(actions.values), len(outcomes.values)
+        propensity = in_order(propensity, actions, "propensity")
+        given = None if propensity is None else whole_propensity(propensity, taken, n_actions)
         counts = np.zeros((n_actions, n_outcomes), np.int64)
         np.add.at(counts, (taken[seen >= 0], seen[seen >= 0]), 1)
         warn_of_rare(actions, outcomes, counts)
@@ -316,7 +319,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             value: what an outcome is worth: a dict by outcome, of numbers or of ``"action"`` where it is worth the
                 number that the action is (a price); or numbers ``[m]``, ``[K, m]`` or ``[n, K, m]``. By default
                 outcomes that are numbers or booleans are worth themselves.
-            actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]``.
+            actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]`` in the
+                order of ``actions_``. Lists of booleans are such a mask too, unless the actions are booleans: then
+                they are lists of actions.
+
+        Columns of a table that are named by actions or outcomes are matched by name.
         """
         expected = self.expected_value(X, value)
         expected[~allowed_actions(actions, len(expected), self.action_labels_)] = -np.inf

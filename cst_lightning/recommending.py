@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError, rows_from_0
+from cst_lightning.label_columns import in_order
 
 
 def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels) -> NDArray[np.float64]:
@@ -18,6 +20,11 @@ def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels)
         if isinstance(outcomes.values[0], str):
             raise InputError(f"value: outcomes are text, so give each of {shown_list(outcomes.values)} a number")
         return np.array(outcomes.values, float)
+    if isinstance(value, pd.Series) and not isinstance(value.index, pd.RangeIndex):
+        value = value.to_dict()
+    value = in_order(value, outcomes, "value")
+    if isinstance(value, pd.DataFrame) and not isinstance(value.index, pd.RangeIndex):
+        value = in_order(value.T, actions, "value").T
     if isinstance(value, Mapping):
         missing = [label for label in outcomes.values if label not in value]
         if missing or len(value) > len(outcomes.values):
@@ -52,28 +59,61 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
     n_actions = len(known.values)
     if actions is None:
         return np.ones((n_rows, n_actions), bool)
+    is_table = hasattr(actions, "columns")
+    actions = in_order(actions, known, "actions")
     given = actions if isinstance(actions, list | tuple) else np.asarray(actions)
     if isinstance(given, np.ndarray) and given.ndim == 0:
         raise InputError(f"actions={actions!r}: allowed is a list of them, such as [{actions!r}]")
-    if isinstance(given, np.ndarray) and given.dtype == bool:
-        allowed = given
+    nested = [isinstance(row, list | tuple | set | np.ndarray | pd.Series) for row in given]
+    if (isinstance(given, np.ndarray) and given.dtype == bool) or is_table:
+        allowed = _as_mask(given)
+    elif not any(nested):
+        allowed = np.repeat(_places(given, known, "")[None], n_rows, 0)
+    elif not all(nested):
+        raise InputError("actions holds lists and single ones: allowed is a list for every row, or a list of lists")
+    elif len(given) != n_rows:
+        raise InputError(f"actions has {len(given)} lists for {n_rows} rows: allowed is one list for each row")
+    elif _is_mask(given, known):
+        allowed = _as_mask([list(row) for row in given])
     else:
-        a_row = len(given) == n_rows and all(isinstance(row, list | tuple | set | np.ndarray) for row in given)
-        rows = [_places(row, known) for row in given] if a_row else [_places(given, known)] * n_rows
-        allowed = np.stack(rows) if rows else np.ones((0, n_actions), bool)
+        allowed = np.stack([_places(row, known, f" of row {place} (from 0)") for place, row in enumerate(given)])
     if allowed.shape != (n_rows, n_actions):
         raise InputError(f"actions has shape {allowed.shape}: booleans of shape ({n_rows}, {n_actions}) are allowed")
     empty = np.flatnonzero(~allowed.any(1))
     if len(empty):
-        raise InputError(f"actions allows none in {rows_from_0(empty[:1])}: at least one is needed")
+        raise InputError(f"actions allows none in {rows_from_0(empty)}: at least one is needed")
     return allowed
 
 
-def _places(labels: Any, known: Labels) -> NDArray[np.bool_]:
-    """Which actions a list names, bool ``[K]``."""
-    allowed = np.zeros(len(known.values), bool)
-    places = known.index(list(labels))
-    if (places < 0).any():
-        raise InputError(f"actions={labels!r} holds a missing one: allowed are {shown_list(known.values)}")
-    allowed[places] = True
-    return allowed
+def _is_mask(rows: Any, known: Labels) -> bool:
+    """Whether lists, one a row, say of each action whether it is allowed, and cannot be lists of actions."""
+    if any(isinstance(row, set) or len(row) != len(known.values) for row in rows):
+        return False
+    values = {value for row in rows for value in row if isinstance(value, Hashable)}
+    of_booleans = all(isinstance(value, bool | np.bool_) for row in rows for value in row)
+    are_labels = isinstance(known.values[0], bool) if of_booleans else bool(values & set(known.values))
+    return values <= {0, 1} and not are_labels
+
+
+def _as_mask(rows: Any) -> NDArray[np.bool_]:
+    """Booleans, or 0 and 1, as booleans."""
+    mask = np.asarray(rows)
+    if mask.dtype != bool and not np.isin(mask, (0, 1)).all():
+        raise InputError("actions is a table, or lists, of something else than booleans: True where one is allowed")
+    return mask.astype(bool)
+
+
+def _places(labels: Any, known: Labels, where: str) -> NDArray[np.bool_]:
+    """Which actions a list names, bool ``[K]``; ``where`` names the list in messages."""
+    places = pd.Index(list(known.values), dtype=object).get_indexer(pd.Index(list(labels), dtype=object))
+    # as Labels has it: a boolean is no number, although Python says that True is 1
+    kind = isinstance(known.values[0], bool)
+    for label, place in zip(labels, places, strict=True):
+        if place < 0 or isinstance(label, bool | np.bool_) != kind:
+            shown = label.item() if isinstance(label, np.generic) else label
+            raise InputError(f"actions: {shown!r}{where} was not in training: allowed are {shown_list(known.values)}")
+    found = np.bincount(places, minlength=len(known.values))
+    if (found > 1).any() and where:
+        twice = known.values[int(found.argmax())]
+        raise InputError(f"actions: {twice!r} stands twice in the list{where}: a mask is an array of booleans")
+    return found > 0

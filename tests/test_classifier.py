@@ -120,9 +120,9 @@ def test_the_recommended_action_is_the_most_valuable_of_those_allowed(fitted):
         ({"value": {"one": np.nan, "left": 0}}, "finite numbers"),
         ({"value": ["a", "b"]}, "numbers are allowed"),
         ({"value": {"one": "action", "left": 0}}, "worth its action, and the actions are text"),
-        ({"value": value, "actions": [None]}, "holds a missing one"),
+        ({"value": value, "actions": [None]}, "actions: None was not in training"),
         ({"value": value, "actions": "low"}, "allowed is a list"),
-        ({"value": value, "actions": ["lowest"]}, "action 'lowest' in row 0 .from 0. was not in training"),
+        ({"value": value, "actions": ["lowest"]}, "actions: 'lowest' was not in training"),
         ({"value": value, "actions": [["low"]] * 119 + [[]]}, "actions allows none in row 119"),
     ]:
         with pytest.raises(InputError, match=message):
