@@ -73,10 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         try:
             COMMANDS[name](**options)
         except InputError as error:
-            data, said = str(options["data"]), _of_a_file(error)
-            named = any(options.get(file) and str(options[file]) in said for file in ("data", "validation"))
-            of_option = named or re.match(r"\w+=|unknown |no action", said)
-            print(f"error: {said}" if of_option else f"error: {data}: {said}", file=sys.stderr)
+            print(f"error: {_of_a_file(error)}", file=sys.stderr)
             return 2
     return 0
 

@@ -140,16 +140,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         Raises:
             InputError: an option, column or row that cannot be worked with.
         """
-        part, rule = self._chosen_part(), self._rule()
+        part, rule, random = self.check_options()
         frame = as_frame(X)
         validate_data(self, X, skip_check_array=True)
         self.n_features_in_ = frame.shape[1]
         actions, outcomes = Labels.of("action", action), Labels.of("outcome", outcome)
         log = self._log(frame, actions, outcomes, action, outcome, propensity, sample_weight)
-        try:
-            random = check_random_state(self.random_state)
-        except ValueError as error:
-            raise InputError(f"random_state={self.random_state!r}: allowed are integers from 0") from error
         n_models = self._n_models(log.n_rows)
         train, held_out = folds(log, n_models, random)
         first_seed = int(random.randint(2**31 - N_FOLDS))
@@ -219,6 +215,22 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
 
     # --- options ---------------------------------------------------------------------------------
+
+    def check_options(self) -> tuple[type[StackedModule], str | None, np.random.RandomState]:
+        """The backbone, the rule and the random numbers that the options ask for; ``fit`` begins with it.
+
+        Raises:
+            InputError: an option that no log could be trained with.
+        """
+        part, rule = self._chosen_part(), self._rule()
+        FeatureEncoder(self.categorical, self.missing)  # type: ignore[arg-type]  # checked there
+        self._n_models(_MANY_ROWS)
+        self.protocol(_MANY_ROWS)
+        self._device()
+        try:
+            return part, rule, check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(f"random_state={self.random_state!r}: allowed are integers from 0") from error
 
     def _chosen_part(self) -> type[StackedModule]:
         method = get_method(str(self.method))

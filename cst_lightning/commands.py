@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,7 @@ from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
-from cst_lightning.recommending import allowed_actions
+from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import check_target, write_whole
 from cst_lightning.texts import csv_value
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
@@ -63,11 +64,13 @@ def fit(
     """
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     check_target(out)
+    classifier.check_options()
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=list(roles.categorical))
-    classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
+    with _in_file(data):
+        classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
     simple = ""
     if classifier.selection == AUTO and len(classifier.module_.seeds) > 1:  # of one model nothing says how sure it is
         simple = "; the simplest within a standard error of the lowest is kept"
@@ -108,14 +111,12 @@ def predict(
         encoding: of a CSV file.
     """
     _check_out(out)
-    classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
-    p = classifier.predict_proba(frame)
-    columns = {
-        f"p({outcome} | {action})": p[:, k, r]
-        for k, action in enumerate(classifier.actions_)
-        for r, outcome in enumerate(classifier.classes_)
-    }
-    _write(pd.concat([beside, pd.DataFrame(columns)], axis=1), out)
+    classifier = CounterfactualClassifier.load(model, _list(trust))
+    names = [f"p({outcome} | {action})" for action in classifier.actions_ for outcome in classifier.classes_]
+    frame, beside = _read(classifier, model, data, _list(keep), names, encoding)
+    with _in_file(data):
+        p = classifier.predict_proba(frame)
+    _write(pd.concat([beside, pd.DataFrame(p.reshape(len(p), -1), columns=names)], axis=1), out)
 
 
 def recommend(
@@ -141,9 +142,13 @@ def recommend(
         encoding: of a CSV file.
     """
     _check_out(out)
-    classifier, frame, beside = _read(model, data, _list(keep), _list(trust), encoding)
-    worth, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
-    expected = classifier.expected_value(frame, worth)
+    classifier = CounterfactualClassifier.load(model, _list(trust))
+    worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
+    shape = (0, len(classifier.actions_), len(classifier.classes_))  # before any row is read
+    worth(worths, shape, classifier.action_labels_, classifier.outcome_labels_)
+    frame, beside = _read(classifier, model, data, _list(keep), ["action", "expected_value"], encoding)
+    with _in_file(data):
+        expected = classifier.expected_value(frame, worths)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
     _write(beside.assign(action=chosen, expected_value=expected), out)
@@ -174,31 +179,33 @@ def evaluate(
         encoding: of a CSV file.
     """
     check_floor(floor)
-    classifier, trained = _load(model, _list(trust))
+    classifier, trained = CounterfactualClassifier.load(model, _list(trust)), _trained_roles(model)
     action, outcome = action or trained.action, outcome or trained.outcome
-    assert action is not None
-    assert outcome is not None
+    if action is None or outcome is None:
+        raise InputError(f"{model} was saved from Python, without the names of these columns: give action and outcome")
+    worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
     logged = _given(propensity) or trained.propensity
     roles = Roles(action, outcome, logged)
     if propensity is None and not set(roles.propensities) <= set(column_names(data, encoding)):
         roles = Roles(action, outcome)
     # not a log to train on: it may be small, and need not hold every action and outcome
     labels = [name for columns in roles.others().values() for name in columns]
-    features = _features_of(classifier)
+    features = _features_of(classifier, model)
     texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
     log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
-    taken = _index(classifier.action_labels_, log, action)
-    if (taken < 0).any():
-        raise InputError(f"action {action!r} is missing in {rows_text(taken < 0)}: every row needs the action taken")
-    seen = _index(classifier.outcome_labels_, log, outcome)
-    check_propensities(log, roles, str(data))
-    check_taken(log, roles, classifier.action_labels_, str(data))
-    names = list(features.features or ())
-    frame, allowed = log[names], as_labels(actions, classifier.actions_)
-    worth = by_label(value, classifier.classes_)
-    p = classifier.predict_proba(frame)
-    print(fit_of(p, taken, seen, classifier))
-    print(calibration(p, taken, seen, classifier))
+    with _in_file(data):
+        taken = _index(classifier.action_labels_, log, action)
+        if (taken < 0).any():
+            raise InputError(
+                f"action {action!r} is missing in {rows_text(taken < 0)}: every row needs the action taken"
+            )
+        seen = _index(classifier.outcome_labels_, log, outcome)
+        check_propensities(log, roles, str(data))
+        check_taken(log, roles, classifier.action_labels_, str(data))
+        frame = log[list(features.features or ())]
+        p = classifier.predict_proba(frame)
+        print(fit_of(p, taken, seen, classifier))
+        print(calibration(p, taken, seen, classifier))
     try:
         given = _propensities(log, roles)
         if given is None:
@@ -210,7 +217,7 @@ def evaluate(
     except InputError as error:
         print(value_not_known(error))
         return
-    print(value_of_recommendations(classifier, p, taken, seen, given, worth, allowed, floor))
+    print(value_of_recommendations(classifier, p, taken, seen, given, worths, allowed, floor))
 
 
 def _estimated(
@@ -259,7 +266,9 @@ def look(
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     held_out = None if validation is None else read_log(validation, columns=roles, encoding=encoding)
-    found = diagnose(log, roles, validation=held_out, actions=with_never_taken(actions or (), log[action]))
+    labels = with_never_taken(actions or (), log[action])
+    with _in_file(data):
+        found = diagnose(log, roles, validation=held_out, actions=labels)
     print(found.text())
     if page is not None:
         write_whole(page, found.page())
@@ -296,25 +305,39 @@ def _propensities(log: pd.DataFrame, roles: Roles) -> NDArray[np.float64] | None
     return np.asarray(log[columns], np.float64)
 
 
-def _load(model: Path, trust: Sequence[str] | None) -> tuple[CounterfactualClassifier, Roles]:
-    classifier = CounterfactualClassifier.load(model, trust or ())
+@contextmanager
+def _in_file(data: Path) -> Iterator[None]:
+    """Within, an error tells of rows of the file ``data``, and names it."""
     try:
-        return classifier, Roles(**json.loads((model / _ROLES).read_text()))
+        yield
+    except InputError as error:
+        if str(error).startswith(str(data)):
+            raise
+        raise InputError(f"{data}: {error}") from error
+
+
+def _trained_roles(model: Path) -> Roles:
+    """What the columns of a model's log were for; none is known where it was saved from Python."""
+    if not (model / _ROLES).exists():
+        return Roles()
+    try:
+        return Roles(**json.loads((model / _ROLES).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(
-            f"{model}/{_ROLES} cannot be read ({error}): the command line takes models that its own fit wrote"
-        ) from error
+        raise InputError(f"{model}/{_ROLES} cannot be read ({error}): train the model again") from error
 
 
 def _read(
-    model: Path, data: Path, keep: Sequence[str], trust: Sequence[str], encoding: str
-) -> tuple[CounterfactualClassifier, pd.DataFrame, pd.DataFrame]:
-    """The model, the contexts that it takes, and the columns to write beside its answers."""
-    classifier, _ = _load(model, trust)
-    wanted = replace(_features_of(classifier), kept=keep)
-    log = read_log(data, columns=wanted, encoding=encoding)
-    beside = log[list(keep)] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
-    return classifier, log[list(wanted.features or ())], beside.reset_index(drop=True)
+    classifier: CounterfactualClassifier, model: Path, data: Path, keep: Sequence[str], names: list[str], encoding: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The contexts that a model takes, and the columns to write beside its answers, which are called ``names``."""
+    clash = [name for name in keep if name in names]
+    if clash:
+        raise InputError(f"keep={clash[0]}: a column of the answer has this name: rename the column, or leave it out")
+    features = _features_of(classifier, model)
+    own = list(features.features or ())
+    log = read_log(data, columns=replace(features, kept=[name for name in keep if name not in own]), encoding=encoding)
+    beside = log[list(dict.fromkeys(keep))] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
+    return log[own], beside.reset_index(drop=True)
 
 
 def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:
@@ -324,8 +347,10 @@ def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:
         raise InputError(f"column {column!r}: {error}") from None
 
 
-def _features_of(classifier: CounterfactualClassifier) -> Roles:
+def _features_of(classifier: CounterfactualClassifier, model: Path) -> Roles:
     """The features of a model; what was a category in training is read as one."""
+    if not hasattr(classifier, "feature_names_in_"):
+        raise InputError(f"{model} was trained on columns without names: a file's need the names of a data frame")
     names = [str(name) for name in classifier.feature_names_in_]
     kinds = classifier.encoder_.columns
     return Roles(features=names, categorical=[name for name in names if isinstance(kinds[name], Category)])

@@ -25,7 +25,8 @@ def explain(error: Exception, *, dashes: bool) -> str:
         return f"{missing[1]} is missing"
     found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*?(?:(?:Got|Given) value: (.*))?$', text)
     if found is not None and _OF_A_DICT in text:
-        return f"--{found[1]}: allowed is a number or `action` for each outcome, as in --value.yes action --value.no 0"
+        kinds = "a number or `action` for each outcome, as in --value.yes action --value.no 0"
+        return f"--{found[1]}: allowed is {kinds}, or for labels with a dot " + """--value '{"0.5": 0, "1.5": 2}'"""
     allowed = [kind for name, kind in _KINDS.items() if name in text]
     allowed += [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", text)[:1]]
     if found is None or found[2] is None or not allowed:

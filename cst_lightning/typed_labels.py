@@ -17,11 +17,11 @@ def by_label(value: Mapping[str, Any] | None, labels: NDArray[Any]) -> dict[Any,
     """Values by outcome as typed, by the outcome itself: on a command line every label is text."""
     if value is None:
         return None
-    return dict(zip(as_labels(list(value), labels) or (), value.values(), strict=True))
+    return dict(zip(as_labels(list(value), labels, "value") or (), value.values(), strict=True))
 
 
-def as_labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] | None:
-    """Which of ``labels`` ``[K]`` were typed; None where nothing was.
+def as_labels(typed: Sequence[Label] | None, labels: NDArray[Any], option: str = "actions") -> list[Any] | None:
+    """Which of ``labels`` ``[K]`` were typed for ``option``; None where nothing was.
 
     Raises:
         InputError: one is none of them.
@@ -33,7 +33,7 @@ def as_labels(typed: Sequence[Label] | None, labels: NDArray[Any]) -> list[Any] 
     typed = [_meant(name, known) if isinstance(name, bool) else name for name in typed]
     unknown = [name for name in typed if written(name) not in known]
     if unknown:
-        raise InputError(f"{unknown[0]!r} was not in training: allowed are {', '.join(known)}")
+        raise InputError(f"{option}: {unknown[0]!r} was not in training: allowed are {', '.join(known)}")
     return [known[written(name)] for name in typed]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cst_lightning import InputError
+from cst_lightning import CounterfactualClassifier, InputError, read_log
 from cst_lightning.__main__ import main
 from cst_lightning.typed_labels import with_never_taken
 
@@ -221,6 +221,12 @@ def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, ca
         (FIT[:5], "error: outcome is missing"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "give each of 'no', 'yes' a number"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.0.5", "1", "--value.1.5", "2"],
+         'dot --value \'{"0.5": 0,'),
+        (["predict", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--keep", "p(yes | 9.5)"],
+         "keep=p(yes | 9.5): a"),
+        (["recommend", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--value", "{yes: 1, no: 0}", "--keep", "action"],
+         "keep=action: a"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
@@ -228,11 +234,90 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     new = pd.read_csv("new.csv")
     new.drop(columns="town").to_csv("short.csv", index=False)
     new.assign(price=99.0).to_csv("unknown.csv", index=False)
+    new.assign(action="x", **{"p(yes | 9.5)": 1}).to_csv("named.csv", index=False)
     assert main(call) == 2
     told = capsys.readouterr().err.strip().splitlines()
     assert [line for line in told if not line.startswith("warning")] == [told[-1]]
     assert message in told[-1]
     assert told[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["predict", "--model", "none", "--data", "new.csv", "--out", "p.csv"], "none holds no model"),
+        (["fit", *FIT[1:7], "--out", "."], ". is there and is no model"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--actions", "9.5", "15"],
+         "actions: '15' was not in training"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "value: outcomes are text"),
+        (["evaluate", "--model", "model", "--data", "new.csv", "--value.yse", "1"], "value: 'yse' was not in training"),
+        (["predict", "--model", "model", "--data", "gap.csv", "--out", "p.csv"], "gap.csv: column 'age' is missing"),
+        (["evaluate", "--model", "model", "--data", "never.csv"], "never.csv: outcome is missing in every row"),
+        ([*FIT, "--data", "few.csv", "--keep", "customer"], "few.csv: "),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_file_or_the_option_that_it_is_of(sales, call, said, capsys, monkeypatch):
+    monkeypatch.chdir(sales)
+    new = pd.read_csv("new.csv")
+    new.assign(age=None).to_csv("gap.csv", index=False)
+    new.assign(bought=None).to_csv("never.csv", index=False)
+    new[:5].to_csv("few.csv", index=False)
+    assert main(call) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "pl_hard"], "unknown method 'pl_hard'"),
+        (["--backbone", "dmm"], "unknown backbone 'dmm'"),
+        (["--selection", "best"], "unknown selection 'best'"),
+        (["--hidden", "0"], "protocol field hidden=0"),
+        (["--n_models", "9"], "n_models=9"),
+        (["--device", "tpu"], "device='tpu'"),
+        (["--missing", "drop"], "missing='drop'"),
+        (["--random_state", "-1"], "random_state=-1"),
+        (["--propensity_floor", "2"], "protocol field propensity_floor=2"),
+    ],
+)
+def test_options_are_checked_before_the_log_is_read(options, said, capsys):
+    assert main([*FIT, "--data", "is/not/there.csv", *options]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"error: {said}")
+    assert not told.out
+
+
+def test_a_feature_can_be_written_beside_the_answers(sales):
+    out, data = sales / "beside.csv", str(sales / "new.csv")
+    call = ["--model", str(sales / "model"), "--data", data, "--out", str(out), "--keep", "customer", "age", "town"]
+    for command, names in (("predict", ["p(no | 9.5)"]), ("recommend", ["action", "expected_value"])):
+        assert main([command, *call, *(["--value", "{yes: 1, no: 0}"] if command == "recommend" else [])]) == 0
+        written = pd.read_csv(out)
+        assert written.columns.tolist()[: 3 + len(names)] == ["customer", "age", "town", *names]
+        pd.testing.assert_frame_equal(
+            written[["customer", "age", "town"]], pd.read_csv(data)[["customer", "age", "town"]]
+        )
+
+
+def test_a_model_that_was_saved_from_python_serves_every_command(sales, capsys):
+    log = read_log(sales / "log.csv")
+    python = CounterfactualClassifier(hidden=8, max_epochs=30, random_state=0)
+    python.fit(log[["age", "town"]], log["price"], log["bought"]).save(sales / "python")
+    answers = []
+    for model in ("model", "python"):
+        call = ["--model", str(sales / model), "--data", str(sales / "new.csv"), "--out", str(sales / "p.csv")]
+        assert main(["predict", *call]) == 0
+        assert main(["recommend", *call[:-1], str(sales / "r.csv"), "--value", "{yes: 1, no: 0}"]) == 0
+        answers.append([(sales / name).read_bytes() for name in ("p.csv", "r.csv")])
+    assert answers[0] == answers[1]
+    call = ["evaluate", "--model", str(sales / "python"), "--data", str(sales / "new.csv")]
+    assert main(call) == 2
+    assert "saved from Python, without the names of these columns: give action and outcome" in capsys.readouterr().err
+    assert main([*call, "--action", "price", "--outcome", "bought"]) == 0
+    python.fit(log[["age"]].to_numpy(), log["price"], log["bought"]).save(sales / "nameless")
+    call = ["predict", "--model", str(sales / "nameless"), "--data", str(sales / "new.csv")]
+    assert main([*call, "--out", str(sales / "p.csv")]) == 2
+    assert "nameless was trained on columns without names" in capsys.readouterr().err
 
 
 def test_lists_of_names_are_given_in_any_way(sales, capsys):
