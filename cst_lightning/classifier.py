@@ -198,9 +198,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(
                 f"action is missing in row {missing[0]} (from 0): every row needs the action that was taken"
             )
+        if not outcomes.values:
+            raise InputError("outcome is missing in every row: at least two different ones are needed")
         if len(outcomes.values) < 2:
             raise InputError(
-                f"outcome holds {shown_list(outcomes.values) or 'no value'} alone: there is nothing to learn with "
+                f"outcome holds {shown_list(outcomes.values)} alone: there is nothing to learn with "
                 "fewer than two classes"
             )
         self.encoder_ = FeatureEncoder(self.categorical, self.missing).fit(frame)  # type: ignore[arg-type]  # checked there
@@ -309,9 +311,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         frame = as_frame(X)
         try:
             validate_data(self, X, skip_check_array=True, reset=False)
-        except ValueError as error:  # scikit-learn's words, which its checks ask for, and what to do
-            remedy = "give the columns of the training in their order: X[list(model.feature_names_in_)]"
-            raise InputError(f"{str(error).rstrip()}\n{remedy}" if "names" in str(error) else str(error)) from None
+        except ValueError as error:
+            said = str(error)
+            if "names" in said:  # scikit-learn's own words, which its checks ask for, stand below
+                said = f"{_other_columns(list(frame.columns), list(self.feature_names_in_))}\n{said.rstrip()}"
+            raise InputError(said) from None
         if frame.shape[1] != self.n_features_in_:
             raise InputError(f"X has {frame.shape[1]} columns, and had {self.n_features_in_} in training")
         if frame.empty:
@@ -380,3 +384,16 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _other_columns(names: list[str], known: list[str]) -> str:
+    """In one line: the first column that is another than in training, and what to do."""
+    more, lacking = ([n for n in one if n not in other] for one, other in ((names, known), (known, names)))
+    if more:
+        fault = f"column {more[0]!r} was not there in training"
+    elif lacking:
+        fault = f"column {lacking[0]!r} of the training is missing"
+    else:
+        place = next(i for i, name in enumerate(names) if name != known[i])
+        fault = f"column {names[place]!r} stands where training had {known[place]!r}"
+    return f"{fault}: give the columns of the training in their order, X[list(model.feature_names_in_)]"

@@ -39,6 +39,8 @@ class Roles:
         categorical: features that are categories although written as numbers or dates; a CSV file's are read as
             they are written (``01234``), and so are columns that are kept.
         kept: columns that are read but are no features, such as an identifier, a time or a group.
+
+    A text is the list of that one name.
     """
 
     action: str | None = None
@@ -47,6 +49,11 @@ class Roles:
     features: Sequence[str] | None = None
     categorical: Sequence[str] = ()
     kept: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for role in ("features", "categorical", "kept"):
+            if isinstance(name := getattr(self, role), str):  # not a list of its letters
+                object.__setattr__(self, role, (name,))
 
     @property
     def propensities(self) -> list[str]:

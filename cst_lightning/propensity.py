@@ -95,8 +95,9 @@ def whole_propensity(given: Any, taken: NDArray[np.int64], n_actions: int) -> Te
     of_taken = value if value.ndim == 1 else value[np.arange(n_rows), taken]
     wrong = np.flatnonzero(~((of_taken > 0) & (of_taken <= 1)))
     if len(wrong):
-        shown = ", ".join(f"{of_taken[row]:g} in row {row} (from 0)" for row in wrong[:5])
-        raise InputError(f"propensity of the action taken is {shown}: allowed is above 0, at most 1")
+        shown = ", ".join(dict.fromkeys(f"{value:g}" for value in of_taken[wrong[:5]]))
+        said = f"propensity of the action taken is {shown} in {rows_from_0(wrong)}"
+        raise InputError(f"{said}: allowed is above 0, at most 1")
     if value.ndim == 2:
         return torch.from_numpy(value)
     rest = (1 - value) / max(1, n_actions - 1)

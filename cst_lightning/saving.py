@@ -122,7 +122,8 @@ def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
     if not isinstance(parameters["random_state"], int | None):
         parameters["random_state"] = None  # a stream that has run on: there is nothing to begin it with again
     for name in ("cvat_weights", "categorical"):
-        parameters[name] = list(parameters[name])
+        given = parameters[name]
+        parameters[name] = [given] if isinstance(given, str) else list(given)
     module, names = classifier.module_, getattr(classifier, "feature_names_in_", None)
     return {
         "format": _FORMAT,

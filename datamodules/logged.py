@@ -120,7 +120,8 @@ class LoggedDataModule(pl.LightningDataModule):
         super().__init__()
         by = [column for column in (group, time) if column is not None]
         self.path, self.holdout, self.split, self.by = Path(path), holdout, split, by[0] if by else ""
-        self.roles = Roles(action, outcome, propensity, features, categorical, [*kept, *by])
+        others = [kept] if isinstance(kept, str) else kept
+        self.roles = Roles(action, outcome, propensity, features, categorical, [*others, *by])
         self.rows, self.missing, self.chunk_rows, self.seed = rows, missing, chunk_rows, seed
         self.encoding, self.delimiter = encoding, delimiter
         self._train: Feedback | None = None

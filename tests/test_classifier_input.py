@@ -4,7 +4,9 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
+import scipy.sparse
 
 from cst_lightning import CounterfactualClassifier, InputError
 from cst_lightning.encoding import FeatureEncoder
@@ -53,7 +55,13 @@ def put(value, row=7):
             bad(propensity=lambda a: np.where(np.arange(120) == 4, 0, 0.5)),
             "propensity of the action taken is 0 in row 4",
         ),
-        (bad(propensity=lambda a: np.full(120, 1.2)), "propensity of the action taken is 1.2 in row 0"),
+        (bad(propensity=lambda a: np.full(120, 1.2)), "taken is 1.2 in rows 0, 1, 2, 3, 4 and 115 more .from 0.:"),
+        (
+            bad(propensity=lambda a: np.array([0, 2, 0, *[0.5] * 117])),
+            r"propensity of the action taken is 0, 2 in rows 0, 1, 2 \(from 0\): allowed is above 0, at most 1",
+        ),
+        (bad(outcome=lambda r: np.full(len(r), None)), "outcome is missing in every row: at least two different"),
+        (bad(X=lambda x: x.rename(columns={"age": 3})), "column names are text and others, such as 3"),
         (
             bad(propensity=lambda a: np.full((120, 3), 0.5)),
             r"propensity is no distribution in rows 0, 1, .* and 115 more",
@@ -184,6 +192,55 @@ def test_an_array_without_rows_or_columns_is_told():
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.arange(120.0), r"Expected 2D array, got 1D array instead: X has shape \(120,\). Reshape your data"),
+        (np.ones((120, 2, 2)), r"Found array with dim 3: X has shape \(120, 2, 2\)"),
+        (np.ones((120, 2)) * 1j, "Complex data not supported: give real numbers"),
+        (scipy.sparse.csr_matrix(np.ones((120, 2)) * 1j), "Complex data not supported: give real numbers"),
+        ([[1, 2], [3]] * 60, "X holds rows of different lengths"),
+        (3, "Expected 2D array, got scalar array instead: X is a int, and no table"),
+        (polars.LazyFrame({"a": range(120)}), r"X is a polars LazyFrame, .*: give X.collect\(\)"),
+        (np.full((120, 2), b"\xff"), "'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_what_is_no_table_is_told_by_its_shape_in_one_short_line(given, message):
+    _, action, outcome = make_log()
+    with pytest.raises(InputError, match=message) as error:
+        CounterfactualClassifier(method="backbone", **QUICK).fit(given, action, outcome)
+    assert len(str(error.value)) < 160
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda text: text,
+        lambda text: text.astype("S"),
+        lambda text: text.astype(np.dtypes.StringDType()),
+        lambda text: text.tolist(),
+        lambda text: text.astype(object),
+    ],
+)
+def test_text_in_an_array_is_a_category_like_that_of_a_frame(held):
+    x, action, outcome = make_log()
+    text = np.array([x["city"], np.where(x["age"] > 40, "old", "young")]).T
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    table = pd.DataFrame(text, columns=["x0", "x1"])
+    want = model.fit(table, action, outcome).predict_proba(table)
+    assert np.array_equal(model.fit(held(text), action, outcome).predict_proba(held(text)), want)
+    mixed = x[["city", "age"]].to_numpy().tolist()
+    assert [type(kind).__name__ for kind in FeatureEncoder().fit(mixed).columns.values()] == ["Category", "Number"]
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, object])
+def test_minus_zero_is_the_category_zero(kind):
+    encoder = FeatureEncoder(categorical=[0]).fit(np.array([[-1.0], [0.0], [-0.0], [1.0]]).astype(kind))
+    assert encoder.columns["x0"].values == ("-1", "0", "1")
+    assert encoder.transform(np.array([[-0.0], [0.0]]).astype(kind)).tolist() == [[0, 1, 0]] * 2
+
+
+@pytest.mark.parametrize(
     ("weight", "message"),
     [
         (np.ones(7), r"weight has shape \(7,\)"),
@@ -217,9 +274,16 @@ def test_numbers_of_numpy_are_numbers():
 def test_other_columns_at_prediction_are_told_with_what_to_give():
     x, action, outcome = make_log()
     model = CounterfactualClassifier(**QUICK, method="backbone").fit(x, action, outcome)
-    for wrong in (x.assign(more=1), x[["visits", "age", "city"]], x.drop(columns="age")):
-        with pytest.raises(InputError, match=r"X\[list\(model.feature_names_in_\)\]"):
+    for wrong, fault in (
+        (x.assign(more=1), "column 'more' was not there in training"),
+        (x[["age", "city", "visits"]], "column 'city' stands where training had 'visits'"),
+        (x.drop(columns="age"), "column 'age' of the training is missing"),
+    ):
+        with pytest.raises(InputError) as error:
             model.predict_proba(wrong)
+        first = str(error.value).splitlines()[0]
+        assert first.startswith(fault)
+        assert first.endswith("give the columns of the training in their order, X[list(model.feature_names_in_)]")
 
 
 @pytest.mark.parametrize(

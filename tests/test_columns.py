@@ -199,3 +199,8 @@ def test_columns_are_described():
         "when": ["date", 0, 40, "kept"],
         "member": ["yes/no", 0, 1, "feature"],
     }
+
+
+@pytest.mark.parametrize("role", ["features", "categorical", "kept"])
+def test_a_single_name_is_a_list_of_it(role):
+    assert getattr(Roles("action", **{role: "age"}), role) == ("age",)

@@ -221,12 +221,12 @@ def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, ca
         (FIT[:5], "error: outcome is missing"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "give each of 'no', 'yes' a number"),
-        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.0.5", "1", "--value.1.5", "2"],
-         'dot --value \'{"0.5": 0,'),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv",
+          "--value.0.5", "1", "--value.1.5", "2"], 'dot --value \'{"0.5": 0,'),
         (["predict", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--keep", "p(yes | 9.5)"],
          "keep=p(yes | 9.5): a"),
-        (["recommend", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--value", "{yes: 1, no: 0}", "--keep", "action"],
-         "keep=action: a"),
+        (["recommend", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--value", "{yes: 1, no: 0}",
+          "--keep", "action"], "keep=action: a"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):

@@ -394,3 +394,11 @@ def test_an_action_that_only_the_held_out_rows_have(path):
     log.to_parquet(path)
     with pytest.raises(InputError, match=r"action 99\.0 is in no row to train on"):
         module(path, features=["age"], split="time", time="day").setup()
+
+
+def test_a_single_column_can_be_given_as_a_text(path):
+    texts = LoggedDataModule(path, "price", "bought", features="age", kept="customer")
+    lists = LoggedDataModule(path, "price", "bought", features=["age"], kept=["customer"])
+    assert texts.roles.others() == lists.roles.others()
+    texts.setup("fit")
+    assert texts.shape.n_features == 1

@@ -171,3 +171,12 @@ def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
     (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="damaged"):
         CounterfactualClassifier.load(tmp_path / "model")
+
+
+def test_a_category_given_as_a_text_is_kept_as_that_name(tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", categorical="visits", **QUICK).fit(x, action, outcome)
+    model.save(tmp_path / "m")
+    again = CounterfactualClassifier.load(tmp_path / "m")
+    assert list(again.categorical) == ["visits"]
+    assert np.array_equal(again.fit(x, action, outcome).predict_proba(x), model.predict_proba(x))

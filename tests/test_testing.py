@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cst_lightning import DirectMethod, PotentialOutcomes, SelfTraining
+from cst_lightning import DirectMethod, InputError, PotentialOutcomes, SelfTraining
 from cst_lightning.losses import Entries
 from cst_lightning.metrics import NLL
 from cst_lightning.selection import RULES, Rule
@@ -84,6 +84,15 @@ class SelectsAnother(DirectMethod):
 def test_a_backbone_that_breaks_a_promise(backbone, message):
     with pytest.raises(AssertionError, match=message):
         check_backbone(backbone)
+
+
+@pytest.mark.parametrize("part", ["dm", 3, nn.Linear])
+@pytest.mark.parametrize("check", [check_backbone, check_method, check_metric, check_rule])
+def test_what_is_no_part_is_told_in_a_line(check, part):
+    with pytest.raises(InputError, match=rf"{check.__name__}\(.*\): allowed is a (class, a subclass of|Rule)"):
+        check(part)
+    with pytest.raises(InputError, match=r"check_data_module\('dm'\): allowed is a class or a function"):
+        check_data_module("dm")
 
 
 # --- methods --------------------------------------------------------------------------------------

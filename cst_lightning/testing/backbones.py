@@ -14,7 +14,7 @@ from cst_lightning.fitting import LogDataModule, fit, quiet_trainer
 from cst_lightning.protocols import Protocol
 from cst_lightning.self_training import self_train
 from cst_lightning.stacked import StackedModule
-from cst_lightning.testing.logs import TOLERANCE, RandomLogs, close, demand, state_of, tiny_protocol
+from cst_lightning.testing.logs import TOLERANCE, RandomLogs, check_kind, close, demand, state_of, tiny_protocol
 
 
 def check_backbone(backbone: type[StackedModule], protocol: Protocol | str = "matched", n_outcomes: int = 2) -> None:
@@ -32,7 +32,9 @@ def check_backbone(backbone: type[StackedModule], protocol: Protocol | str = "ma
 
     Raises:
         AssertionError: one of these does not hold.
+        InputError: it is no such class.
     """
+    check_kind(backbone, StackedModule, "check_backbone")
     small = tiny_protocol(protocol) if isinstance(protocol, str) else protocol
     make = _Maker(backbone, small, n_outcomes)
     stack = make.trained([5, 2, 9])

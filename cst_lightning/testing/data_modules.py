@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cst_lightning.backbones.direct_method import DirectMethod
+from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.fitting import quiet_trainer
 from cst_lightning.testing.logs import demand, tiny_protocol
@@ -25,7 +26,10 @@ def check_data_module(make: Callable[..., Any]) -> None:
 
     Raises:
         AssertionError: one of these does not hold.
+        InputError: ``make`` cannot be called.
     """
+    if not callable(make):
+        raise InputError(f"check_data_module({make!r}): allowed is a class or a function that makes a data module")
     data = make(seeds=[1, 0])
     name = type(data).__name__
     demand(isinstance(data, pl.LightningDataModule), f"{name} is no LightningDataModule")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes, Shape
 from cst_lightning.fitting import LogDataModule
 from cst_lightning.protocols import Protocol, get_protocol
@@ -64,6 +65,16 @@ def state_of(module: StackedModule, replicate: int) -> dict[str, Tensor]:
 def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = TOLERANCE) -> bool:
     """Whether two replicates hold the same, but for rounding."""
     return all(torch.allclose(one[name], other[name], atol=tolerance, rtol=tolerance) for name in one)
+
+
+def check_kind(part: Any, kind: type, check: str) -> None:
+    """``part`` is a class of that kind.
+
+    Raises:
+        InputError: it is something else, such as a name or an object of the class.
+    """
+    if not (isinstance(part, type) and issubclass(part, kind)):
+        raise InputError(f"{check}({part!r}): allowed is a class, a subclass of {kind.__name__}")
 
 
 def demand(holds: Tensor | bool, message: str) -> None:

@@ -13,7 +13,7 @@ from cst_lightning.fitting import fit, quiet_trainer, whole
 from cst_lightning.protocols import Protocol
 from cst_lightning.self_training import SelfTraining, self_train
 from cst_lightning.stacked import StackedModule
-from cst_lightning.testing.logs import TOLERANCE, RandomLogs, close, demand, state_of, tiny_protocol
+from cst_lightning.testing.logs import TOLERANCE, RandomLogs, check_kind, close, demand, state_of, tiny_protocol
 
 _WEIGHTS = (0.0, 1.0)
 
@@ -31,7 +31,9 @@ def check_method(method: type[SelfTraining], protocol: Protocol | str = "matched
 
     Raises:
         AssertionError: one of these does not hold.
+        InputError: it is no such class.
     """
+    check_kind(method, SelfTraining, "check_method")
     small = tiny_protocol(protocol) if isinstance(protocol, str) else protocol
     small = small.replace(labels="soft") if method.soft else small
     name, seeds = method.__name__, [5, 2]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from cst_lightning.errors import InputError
 from cst_lightning.protocols import get_protocol
 from cst_lightning.selection import Rule
-from cst_lightning.testing.logs import RandomLogs, demand
+from cst_lightning.testing.logs import RandomLogs, check_kind, demand
 
 
 def check_metric(metric: type[Metric], of: Literal["outcomes", "probabilities"] = "outcomes") -> None:
@@ -22,7 +23,9 @@ def check_metric(metric: type[Metric], of: Literal["outcomes", "probabilities"] 
 
     Raises:
         AssertionError: one of these does not hold.
+        InputError: it is no such class.
     """
+    check_kind(metric, Metric, "check_metric")
     name = metric.__name__
     demand(metric.higher_is_better is not None, f"{name}: set higher_is_better to True or False")
     for m in (2, 3):
@@ -56,7 +59,10 @@ def check_rule(rule: Rule) -> None:
 
     Raises:
         AssertionError: one of these does not hold.
+        InputError: it is no rule.
     """
+    if not isinstance(rule, Rule):
+        raise InputError(f"check_rule({rule!r}): allowed is a Rule")
     data = RandomLogs([0, 1], n=600)
     rows: Any = data.test if rule.oracle else data.log
     protocol, truth = get_protocol("matched"), data.test.probabilities
