@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from cst_lightning.candidates import AUTO, N_FOLDS, folds, overlap_of, train_candidates
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
-from cst_lightning.encoding import FeatureEncoder, Labels, as_frame, shown_list
+from cst_lightning.encoding import FeatureEncoder, Labels, shown_list
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.estimators import learner
 from cst_lightning.feedback import Feedback, check_weights
 from cst_lightning.fitting import LogDataModule, fit
+from cst_lightning.frames import as_frame
 from cst_lightning.label_columns import in_order
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
