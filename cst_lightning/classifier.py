@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from cst_lightning.candidates import AUTO, N_FOLDS, folds, overlap_of, train_can
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import FeatureEncoder, Labels, shown_list
-from cst_lightning.errors import InputError, unknown_name
+from cst_lightning.errors import InputError, unknown_name, warn
 from cst_lightning.estimators import learner
 from cst_lightning.feedback import Feedback, check_weights
 from cst_lightning.fitting import LogDataModule, fit
@@ -183,7 +182,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 f"X has n_samples={n_rows}: at least {2 * N_FOLDS} rows are needed, and some hundred to learn"
             )
         if n_rows < MIN_ROWS:
-            warnings.warn(f"X has {n_rows} rows: fewer than {MIN_ROWS} teach next to nothing", stacklevel=3)
+            warn(f"X has {n_rows} rows: fewer than {MIN_ROWS} teach next to nothing")
         taken, seen = actions.index(action), outcomes.index(outcome)
         for role, column in (("action", taken), ("outcome", seen)):
             if len(column) != n_rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction import FeatureHasher
 
-from cst_lightning.errors import InputError, rows_from_0
+from cst_lightning.errors import InputError, rows_from_0, warn
 from cst_lightning.feedback import MISSING
 from cst_lightning.frames import as_frame
 from cst_lightning.text_faults import NUMBER, fault_of_text
@@ -102,7 +101,7 @@ def _series(role: str, column: Any) -> pd.Series[Any]:
     array = column if isinstance(column, pd.Series) else np.asarray(column)
     if array.ndim == 2 and array.shape[1] == 1:
         said = f"A column-vector y was passed when a 1d array was expected: the one column of {role} is taken"
-        warnings.warn(said, DataConversionWarning, stacklevel=3)
+        warn(said, DataConversionWarning)
         array = np.asarray(array)[:, 0]
     if array.ndim != 1:
         raise InputError(f"{role} has shape {array.shape}: one value a row is allowed")
@@ -220,10 +219,9 @@ class FeatureEncoder:
             raise InputError(f"column {name!r} holds no value at all: leave it out")
         seen = value[~missing]
         if _are_dates(seen):
-            warnings.warn(
+            warn(
                 f"column {name!r} holds dates written as numbers, such as {seen[0]:.0f}: turn them into numbers that "
                 "mean something (days since, weekday, month), or leave it out",
-                stacklevel=2,
             )
         with np.errstate(over="ignore"):
             scale = float(seen.std())
@@ -252,10 +250,9 @@ class FeatureEncoder:
         self._check_category(name, text)
         values = sorted(text.dropna().unique())
         if len(values) > self.max_categories:
-            warnings.warn(
+            warn(
                 f"column {name!r} has {len(values)} categories, more than {self.max_categories}: hashed into "
                 f"{_N_HASHED} columns; if it is an identifier, leave it out",
-                stacklevel=2,
             )
             return Category(None)
         return Category((*values, None) if text.isna().any() else tuple(values))
@@ -269,10 +266,9 @@ class FeatureEncoder:
         index = pd.Index(list(kind.values), dtype=object).get_indexer(pd.Index(text, dtype=object))
         new = np.flatnonzero(index < 0)
         if len(new):
-            warnings.warn(
+            warn(
                 f"column {name!r} holds {text.iloc[new[0]]!r} in {rows_from_0(new)}, which training had not: counted "
                 "as none of its categories",
-                stacklevel=2,
             )
         return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
 

@@ -1,14 +1,17 @@
-"""The one error that bad input raises."""
+"""The one error that bad input raises, and warnings of input that work can go on with."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 _SHOWN = 5  # rows that a message lists
+_BETWEEN = ("cst_lightning", "datamodules", "sklearn", "pytorch_lightning")  # packages that a user's call goes through
 
 
 class InputError(ValueError):
@@ -22,6 +25,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near += [n for n in difflib.get_close_matches(name, names, n=3, cutoff=0.5) if n not in near]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}Allowed: {', '.join(names)}")
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of what the line asked for that called into this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def rows_from_0(rows: Sequence[int] | NDArray[Any]) -> str:

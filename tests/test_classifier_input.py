@@ -7,6 +7,7 @@ import pandas as pd
 import polars
 import pytest
 import scipy.sparse
+from sklearn.pipeline import make_pipeline
 
 from cst_lightning import CounterfactualClassifier, InputError
 from cst_lightning.encoding import FeatureEncoder
@@ -116,6 +117,21 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
         model.fit(x, action, outcome)
     assert any("'mid' was only ever seen with outcome 'left'" in str(warning.message) for warning in told)
     assert np.isfinite(model.predict_proba(x)).all()
+
+
+def test_warnings_point_at_the_line_of_the_user():
+    x, action, outcome = make_log(19)
+    model = CounterfactualClassifier(method="backbone", **QUICK)
+    wide = pd.DataFrame({"id": [f"c{row}" for row in range(120)], "day": [20240101 + row % 28 for row in range(120)]})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(x, action[:, None], outcome)
+        make_pipeline(model).fit(x, action, counterfactualclassifier__outcome=outcome)
+        model.predict(x.assign(city="Bonn"))
+        FeatureEncoder().fit(wide)
+    said = " ".join(str(warning.message) for warning in told)
+    assert all(words in said for words in ("X has 19 rows", "column-vector", "'Bonn'", "categories", "dates"))
+    assert {warning.filename for warning in told} == {__file__}
 
 
 def test_an_action_that_follows_from_the_features_is_a_warning():
