@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -11,6 +9,7 @@ from threadpoolctl import threadpool_limits
 from cst_lightning.candidates import N_FOLDS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import Labels
+from cst_lightning.errors import warn
 from cst_lightning.findings import EXPLAINED
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
@@ -20,15 +19,15 @@ def warn_of_rare(actions: Labels, outcomes: Labels, counts: NDArray[np.int64]) -
     """Of actions with too little to learn from; ``counts`` ``[K, m]``: how often each outcome was seen of each."""
     if len(actions.values) == 1:
         said = f"action is {actions.values[0]!r} in every row: nothing can be said of another one"
-        warnings.warn(said, stacklevel=3)
+        warn(said)
     for label, of_action in zip(actions.values, counts, strict=True):
         if of_action.sum() < N_FOLDS:
             what = f"has {of_action.sum()} observed outcomes: what is predicted for it comes from other actions"
-            warnings.warn(f"action {label!r} {what}; leave it out", stacklevel=3)
+            warn(f"action {label!r} {what}; leave it out")
         elif (of_action > 0).sum() == 1:
             only = outcomes.values[int(of_action.argmax())]
             what = f"was only ever seen with outcome {only!r}: it will be predicted so; log it more"
-            warnings.warn(f"action {label!r} {what}", stacklevel=3)
+            warn(f"action {label!r} {what}")
 
 
 def warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actions: int) -> None:
@@ -37,8 +36,7 @@ def warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actio
     with threadpool_limits(1):
         propensity, _ = held_out_probabilities(x[rows].astype(np.float64), taken[rows], n_actions, 0)
     if explained_share(propensity, taken[rows]) > EXPLAINED:
-        warnings.warn(
+        warn(
             "the action is a function of the features, so no context shows two actions: what is predicted for other "
-            "actions than a context's own is a guess; `diagnose` says more",
-            stacklevel=3,
+            "actions than a context's own is a guess; `diagnose` says more"
         )

@@ -126,11 +126,12 @@ def test_warnings_point_at_the_line_of_the_user():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         model.fit(x, action[:, None], outcome)
+        model.fit(x, np.where(np.arange(19) == 5, "once", "low"), outcome)
         make_pipeline(model).fit(x, action, counterfactualclassifier__outcome=outcome)
         model.predict(x.assign(city="Bonn"))
         FeatureEncoder().fit(wide)
     said = " ".join(str(warning.message) for warning in told)
-    assert all(words in said for words in ("X has 19 rows", "column-vector", "'Bonn'", "categories", "dates"))
+    assert all(words in said for words in ("X has 19 rows", "column-vector", "'Bonn'", "categories", "dates", "'once'"))
     assert {warning.filename for warning in told} == {__file__}
 
 
