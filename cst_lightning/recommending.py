@@ -72,7 +72,7 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
     elif not all(nested):
         raise InputError("actions holds lists and single ones: allowed is a list for every row, or a list of lists")
     elif len(given) != n_rows:
-        raise InputError(f"actions has {len(given)} lists for {n_rows} rows: allowed is one list for each row")
+        raise InputError(f"actions has {len(given)} list(s) for {n_rows} rows: allowed is one list for each row")
     elif _is_mask(given, known):
         allowed = _as_mask([list(row) for row in given])
     else:

@@ -44,8 +44,8 @@ def test_columns_of_a_table_are_matched_by_name(make):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([["a"], ["b"]], "actions has 2 lists for 3 rows"),
-        ([["a"], ["b", "c"]], "actions has 2 lists for 3 rows"),
+        ([["a"], ["b"]], "actions has 2 list.s. for 3 rows"),
+        ([["a"], ["b", "c"]], "actions has 2 list.s. for 3 rows"),
         ([["a"], "b", ["c"]], "actions holds lists and single ones"),
         ([["a"], ["b"], ["d"]], r"actions: 'd' of row 2 \(from 0\) was not in training: allowed are 'a', 'b', 'c'"),
         ([["a"], ["b"], [None]], "actions: None of row 2"),
