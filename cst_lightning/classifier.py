@@ -45,11 +45,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     Args:
         backbone: ``dm`` (default), ``udm``, ``hsic``, ``s_logistic``, ``s_boosting``, ``t_logistic``, ..., or a class.
-            With ``base``: ``s_learner`` (default) or ``t_learner``, which has a model of its own for each action.
         method: what may be trained on top: ``backbone`` (nothing), ``pl`` (self-training on the likeliest outcome),
             ``pl_soft`` (default: on probabilities), or either with the CVAT loss, ``pl_cvat`` and ``pl_soft_cvat``;
             or a student of one's own, by class path or entry point.
-        base: a scikit-learn classifier with ``predict_proba``, to use in a network's place.
+        base: a scikit-learn classifier with ``predict_proba``, to use in a network's place. ``backbone`` is then
+            ``s_learner`` (default) or ``t_learner``, which has a model of its own for each action.
         selection: ``auto`` or the name of a rule chooses among ``method`` and everything simpler (the backbone alone;
             without CVAT; each CVAT weight). ``auto`` takes the simplest within one standard error of the lowest NLL of
             observed outcomes, less what averaging the models takes from it (``candidates.ambiguity``). The others
@@ -59,9 +59,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         cvat_weights: tried; a single one for ``selection=None``.
         rounds: of self-training.
         n_models: 1 to 5; by default 5, and 1 for more than 20,000 rows.
-        hidden, dropout, learning_rate, max_epochs: of the network and its training.
-        batch_size, patience: rows a step, and epochs without improvement on the held-out rows; by default 64 and 20,
-            and for more than 20,000 rows more rows and fewer epochs.
+        hidden: units a layer of the network.
+        dropout: share of the units dropped in training.
+        learning_rate: of Adam.
+        max_epochs: of each model, at most.
+        batch_size: rows a step; by default 64, and more for more than 20,000 rows.
+        patience: epochs without improvement on the held-out rows; by default 20, and fewer for more than 20,000 rows.
         categorical: columns that are categories besides those of text: names or places.
         missing: ``error``, or ``impute`` (the mean and an indicator; a category of its own).
         propensity_floor: least propensity that is divided by, in ``udm`` and in the rules.
@@ -145,7 +148,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         validate_data(self, X, skip_check_array=True)
         self.n_features_in_ = frame.shape[1]
         actions, outcomes = Labels.of("action", action), Labels.of("outcome", outcome)
-        log = self._log(frame, actions, outcomes, action, outcome, propensity, sample_weight)
+        log = self._log(part, frame, actions, outcomes, action, outcome, propensity, sample_weight)
         n_models = self._n_models(log.n_rows)
         train, held_out = folds(log, n_models, random)
         first_seed = int(random.randint(2**31 - N_FOLDS))
@@ -168,6 +171,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _log(
         self,
+        part: type[StackedModule],
         frame: pd.DataFrame,
         actions: Labels,
         outcomes: Labels,
@@ -212,7 +216,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         given = None if propensity is None else whole_propensity(propensity, taken, n_actions)
         counts = np.zeros((n_actions, n_outcomes), np.int64)
         np.add.at(counts, (taken[seen >= 0], seen[seen >= 0]), 1)
-        warn_of_rare(actions, outcomes, counts)
+        warn_of_rare(actions, outcomes, counts, per_action=getattr(part, "per_action", False))
         warn_of_no_overlap(x, taken, n_actions)
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
 

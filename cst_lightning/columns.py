@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
-from cst_lightning.text_faults import fault_of_text
+from cst_lightning.text_faults import ISO_DATE, fault_of_text
 
 MIN_ROWS = 20
 #: distinct actions or outcomes above which a column cannot be meant as one
@@ -38,9 +38,10 @@ class Roles:
         features: columns of the context; by default all that have no other role.
         categorical: features that are categories although written as numbers or dates; a CSV file's are read as
             they are written (``01234``), and so are columns that are kept.
-        kept: columns that are read but are no features, such as an identifier, a time or a group.
+        kept: columns that are read but are no features, such as an identifier.
+        group, time: columns to split the rows by; they are no features.
 
-    A text is the list of that one name.
+    A text is the list of that one name (features, categorical, kept).
     """
 
     action: str | None = None
@@ -49,6 +50,8 @@ class Roles:
     features: Sequence[str] | None = None
     categorical: Sequence[str] = ()
     kept: Sequence[str] = ()
+    group: str | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         for role in ("features", "categorical", "kept"):
@@ -64,7 +67,7 @@ class Roles:
 
     def others(self) -> dict[str, list[str]]:
         """Columns by role, without the features."""
-        single = {"action": self.action, "outcome": self.outcome}
+        single = {"action": self.action, "outcome": self.outcome, "group": self.group, "time": self.time}
         given = {role: [name] for role, name in single.items() if name is not None}
         return given | {"propensity": self.propensities, "kept": list(self.kept)}
 
@@ -133,7 +136,8 @@ def _check_single_roles(columns: Roles, names: Sequence[str], where: str) -> Non
     twice = [name for name, number in taken.items() if number > 1]
     if twice:
         raise InputError(f"{where}: column {twice[0]!r} has two roles or is named twice: a column has one role")
-    stray = [name for name in columns.categorical if name not in features and name not in columns.kept]
+    read = [*features, *columns.kept, columns.group, columns.time]
+    stray = [name for name in columns.categorical if name not in read]
     if stray:
         raise InputError(f"{where}: categorical column {stray[0]!r} is no feature: name features only")
     if not features:
@@ -226,8 +230,8 @@ def _check_feature(column: pd.Series, categorical: bool, where: str, first: int)
             f"{where}: column {column.name!r} holds {type(column.dropna().iloc[0]).__name__} values: allowed are "
             "numbers, text, booleans and categories"
         )
-    elif kind == "date" and not categorical:
-        raise _dates(str(column.name), column.dropna().iloc[0], where)
+    elif kind in ("date", "duration") and not categorical:
+        raise _dates(str(column.name), column.dropna().iloc[0], where, kind)
 
 
 def tally(column: pd.Series, first: int = 0) -> pd.DataFrame:
@@ -316,15 +320,45 @@ def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
     )
 
 
-def _dates(name: str, shown: object, where: str) -> InputError:
+def _dates(name: str, shown: object, where: str, kind: str = "date") -> InputError:
+    parts = "hours, days" if kind == "duration" else "weekday, hour, days since a start"
     return InputError(
-        f"{where}: column {name!r} holds dates, such as {shown!s}: make numbers of it (weekday, hour, days since a "
-        "start), or leave it out of the features"
+        f"{where}: column {name!r} holds {kind}s, such as {_short(shown)}: make numbers of it ({parts}), or leave it "
+        "out of the features"
     )
 
 
+def _short(shown: object) -> str:
+    """A date without the midnight that a file of days does not have."""
+    return str(shown).removesuffix(" 00:00:00")
+
+
+def time_order(column: pd.Series, where: str, first: int = 0) -> pd.Series:
+    """A column to sort by time: numbers, dates and durations as they are, text as the ISO dates that it must be.
+
+    Raises:
+        InputError: text that is no ISO date, which would sort by its letters, or something without an order in time.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype):  # their own order may be another one
+        column = column.astype(column.cat.categories.dtype)
+    kind = kind_of(column)
+    if kind in ("number", "whole number", "date", "duration"):
+        return column
+    if kind not in ("text", "mixed"):
+        raise InputError(f"{where}: column {column.name!r} (time) holds {kind} values: allowed are dates and numbers")
+    text = column.astype(object)
+    is_date = text.map(lambda value: isinstance(value, str) and ISO_DATE.fullmatch(value) is not None)
+    dates = pd.to_datetime(text.where(is_date), format="ISO8601", utc=True, errors="coerce")
+    if (wrong := dates.isna().to_numpy()).any():
+        raise InputError(
+            f"{where}: column {column.name!r} (time) holds {text[wrong].iloc[0]!r} in {rows_text(wrong, first)}, whose "
+            "order in time is not known: write dates as 2024-01-31 (or 2024-01-31 17:05), or give numbers"
+        )
+    return dates
+
+
 def kind_of(column: pd.Series) -> str:
-    """What a column holds: number, whole number, yes/no, text, date, mixed (numbers and text), empty or other."""
+    """A number, whole number, yes/no, text, date, duration, mixed (numbers and text), empty or other: what it holds."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return kind_of(pd.Series(column.cat.categories)) if len(column.cat.categories) else "empty"
     found = pd.api.types.infer_dtype(column, skipna=True)
@@ -337,7 +371,8 @@ def kind_of(column: pd.Series) -> str:
         "string": "text",
         "mixed-integer": "mixed",
         "empty": "empty",
-        **dict.fromkeys(("datetime64", "datetime", "date", "time", "timedelta64", "timedelta", "period"), "date"),
+        **dict.fromkeys(("datetime64", "datetime", "date", "time", "period"), "date"),
+        **dict.fromkeys(("timedelta64", "timedelta"), "duration"),
     }
     if found == "mixed" and all(isinstance(value, str | float | bool | int) for value in column.dropna()):
         return "mixed"

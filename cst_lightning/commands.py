@@ -18,10 +18,10 @@ from cst_lightning.candidates import AUTO
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles, check_propensities, check_taken, describe_columns, rows_text
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
-from cst_lightning.diagnosis import diagnose
+from cst_lightning.diagnosis import compared_roles, diagnose
 from cst_lightning.encoding import Category, Labels
 from cst_lightning.errors import InputError
-from cst_lightning.evaluation import calibration, fit_of, value_not_known, value_of_recommendations
+from cst_lightning.evaluation import calibration, check_enough, fit_of, value_not_known, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
@@ -68,7 +68,7 @@ def fit(
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
     names = roles.feature_names(list(log.columns))
-    classifier.set_params(categorical=list(roles.categorical))
+    classifier.set_params(categorical=[name for name in roles.categorical if name in names])
     with _in_file(data):
         classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
     simple = ""
@@ -104,7 +104,8 @@ def predict(
     """Write the probability of each outcome under each action, a row for each row of ``data``.
 
     Args:
-        model: folder that ``fit`` wrote. data: contexts, with the columns that the model was trained on.
+        model: folder that ``fit`` wrote.
+        data: contexts, with the columns that the model was trained on.
         out: CSV or Parquet file to write.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
@@ -132,7 +133,8 @@ def recommend(
     """Write the action of highest expected value, a row for each row of ``data``.
 
     Args:
-        model: folder that ``fit`` wrote. data: contexts, with the columns that the model was trained on.
+        model: folder that ``fit`` wrote.
+        data: contexts, with the columns that the model was trained on.
         out: CSV or Parquet file to write.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
             default numeric outcomes are worth themselves.
@@ -169,8 +171,11 @@ def evaluate(
     """Say how well a model predicts logged rows it was not trained on, and what its recommendations would be worth.
 
     Args:
-        model: folder that ``fit`` wrote. data: a log like that of the training.
-        action, outcome, propensity: columns, by default those of the training.
+        model: folder that ``fit`` wrote.
+        data: a log like that of the training.
+        action: column of the action taken, by default that of the training.
+        outcome: column of the outcome seen, by default that of the training.
+        propensity: columns of propensities, by default those of the training where they are there.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
             default numeric outcomes are worth themselves.
         actions: those that may be recommended; all by default.
@@ -207,6 +212,7 @@ def evaluate(
         print(fit_of(p, taken, seen, classifier))
         print(calibration(p, taken, seen, classifier))
     try:
+        check_enough(seen)
         given = _propensities(log, roles)
         if given is None:
             told = frame.columns[frame.notna().any()]  # the others tell nothing of the action
@@ -257,7 +263,8 @@ def look(
         keep: columns that are no features, such as an identifier.
         rows: look only at the first so many.
         encoding: of a CSV file.
-        validation: a later or held-out log to compare with; by default the first half is compared with the second.
+        validation: a later or held-out log to compare with, which needs no columns of ``keep`` or ``propensity``; by
+            default the first half is compared with the second.
         actions: all that there are, where some were never taken; by default those in the log.
         page: HTML file to write the same to, with figures.
     """
@@ -265,7 +272,8 @@ def look(
     if page is not None and not page.absolute().parent.is_dir():
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
-    held_out = None if validation is None else read_log(validation, columns=roles, encoding=encoding)
+    compared = compared_roles(roles, list(log.columns))
+    held_out = None if validation is None else read_log(validation, columns=compared, encoding=encoding)
     labels = with_never_taken(actions or (), log[action])
     with _in_file(data):
         found = diagnose(log, roles, validation=held_out, actions=labels)

@@ -36,7 +36,7 @@ def feature_matrix(frame: pd.DataFrame, names: Sequence[str], categorical: Seque
     """Features as a matrix ``[N, d]`` for any classifier (see ``encoding.FeatureEncoder``)."""
     with warnings.catch_warnings():  # that categories get hashed is no news here
         warnings.simplefilter("ignore", UserWarning)
-        encoder = FeatureEncoder(list(categorical), missing="impute")
+        encoder = FeatureEncoder([name for name in categorical if name in names], missing="impute")
         return np.asarray(encoder.fit(frame[list(names)]).transform(frame[list(names)]), dtype=np.float64)
 
 

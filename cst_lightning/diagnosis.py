@@ -127,12 +127,19 @@ def diagnose(
     log = log.to_pandas() if hasattr(log, "to_pandas") else log
     check_log(log, columns)
     if validation is not None:
-        check_names(list(validation.columns), columns, "the validation rows")
+        check_names(list(validation.columns), compared_roles(columns, list(log.columns)), "the validation rows")
     # models so small are many times slower with several threads where the other cores are busy
     with threadpool_limits(1), warnings.catch_warnings():
         # that a label is continuous is a finding
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         return _diagnose(log, columns, validation, actions, random_state)
+
+
+def compared_roles(columns: Roles, names: Sequence[str]) -> Roles:
+    """What validation rows must have of a log with columns ``names``: its features and labels, and nothing else."""
+    features = columns.feature_names(names)
+    categorical = [name for name in columns.categorical if name in features]
+    return Roles(columns.action, columns.outcome, features=features, categorical=categorical)
 
 
 def _diagnose(
@@ -175,6 +182,7 @@ def _diagnose(
         *findings_of.logged_propensities(log, columns, labels),
         *findings_of.continuous(found),
         *findings_of.missing_features(found, names),
+        *findings_of.kinds_of_features(found, log, columns, names),
         *findings_of.rows_and_constants(found, log, columns, names),
         *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
         *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),

@@ -23,6 +23,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _TITLES = {"problem": "Problem", "warning": "Warning", "info": "Note"}
 _MOST_PANELS = 12
 _MOST_BARS = 20
+_MOST_LINES = 30  # of a table in the text
 _N_BINS = 25
 
 Table = tuple[list[str], list[list[str]]]
@@ -39,9 +40,18 @@ def render_text(found: Diagnosis) -> str:
         lines.append("")
     if not found.findings:
         lines += ["Nothing was found that speaks against this log.", ""]
-    for title, table in (("Actions", actions_table(found)), ("Outcomes", outcomes_table(found))):
+    for title, table, counted in (
+        ("Actions", actions_table(found), found.actions["rows"]),
+        ("Outcomes", outcomes_table(found), found.outcomes["rows"]),
+    ):
         header, rows = table
-        lines += [title, pd.DataFrame(rows, columns=header).to_string(index=False), ""]
+        most = counted.to_numpy().argsort(kind="stable")[::-1][:_MOST_LINES]
+        shown = [rows[place] for place in sorted(most)]
+        lines += [title, pd.DataFrame(shown, columns=header).to_string(index=False)]
+        lines += [f"and {len(rows) - len(shown)} more, with fewer rows; the page has them all"] * (
+            len(shown) < len(rows)
+        )
+        lines.append("")
     return "\n".join([*lines, *textwrap.wrap(overlap_words(found), width)]) + "\n"
 
 

@@ -16,11 +16,14 @@ from sklearn.feature_extraction import FeatureHasher
 from cst_lightning.errors import InputError, rows_from_0, warn
 from cst_lightning.feedback import MISSING
 from cst_lightning.frames import as_frame
-from cst_lightning.text_faults import NUMBER, fault_of_text
+from cst_lightning.text_faults import NUMBER, dates_as_numbers, fault_of_text
 
 Label = str | int | float | bool
 
-_N_HASHED = 64  # columns of a hashed category
+N_HASHED = 64  # columns of a hashed category
+_SHOWN = 3  # values that a warning lists
+#: of a column, above which they are hashed
+MAX_CATEGORIES = 100
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ class FeatureEncoder:
         self,
         categorical: Sequence[str | int] = (),
         missing: Literal["error", "impute"] = "error",
-        max_categories: int = 100,
+        max_categories: int = MAX_CATEGORIES,
     ) -> None:
         if missing not in ("error", "impute"):
             raise InputError(f"missing={missing!r}: allowed are error and impute")
@@ -218,10 +221,10 @@ class FeatureEncoder:
         if missing.all():
             raise InputError(f"column {name!r} holds no value at all: leave it out")
         seen = value[~missing]
-        if _are_dates(seen):
+        if (what := dates_as_numbers(seen)) is not None:
             warn(
-                f"column {name!r} holds dates written as numbers, such as {seen[0]:.0f}: turn them into numbers that "
-                "mean something (days since, weekday, month), or leave it out",
+                f"column {name!r} holds {what}: turn them into numbers that mean something (days since, weekday, "
+                "month), or leave it out",
             )
         with np.errstate(over="ignore"):
             scale = float(seen.std())
@@ -252,7 +255,7 @@ class FeatureEncoder:
         if len(values) > self.max_categories:
             warn(
                 f"column {name!r} has {len(values)} categories, more than {self.max_categories}: hashed into "
-                f"{_N_HASHED} columns; if it is an identifier, leave it out",
+                f"{N_HASHED} columns; if it is an identifier, leave it out",
             )
             return Category(None)
         return Category((*values, None) if text.isna().any() else tuple(values))
@@ -261,14 +264,14 @@ class FeatureEncoder:
         text = _as_text(column)
         self._check_category(name, text)
         if kind.values is None:
-            hasher = FeatureHasher(_N_HASHED, input_type="string", alternate_sign=False)
+            hasher = FeatureHasher(N_HASHED, input_type="string", alternate_sign=False)
             return np.asarray(hasher.transform([[] if value is None else [value] for value in text]).toarray())
         index = pd.Index(list(kind.values), dtype=object).get_indexer(pd.Index(text, dtype=object))
         new = np.flatnonzero(index < 0)
         if len(new):
             warn(
-                f"column {name!r} holds {text.iloc[new[0]]!r} in {rows_from_0(new)}, which training had not: counted "
-                "as none of its categories",
+                f"column {name!r} holds {_each_in_its_rows(text.iloc[new], new)}, which training had not: counted as "
+                "none of its categories",
             )
         return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
 
@@ -299,14 +302,14 @@ class FeatureEncoder:
         return encoder
 
 
-def _are_dates(seen: NDArray[np.float64]) -> bool:
-    """Whether all are days of 1900 to 2099 as YYYYMMDD, and not all the same one."""
-    if not len(seen) or seen.min() < 1900_01_01 or seen.max() > 2099_12_31 or seen.min() == seen.max():
-        return False
-    days = np.unique(seen)
-    if (days % 1).any():
-        return False
-    return bool(pd.to_datetime(pd.Series(days.astype(int).astype(str)), format="%Y%m%d", errors="coerce").notna().all())
+def _each_in_its_rows(text: pd.Series[Any], rows: NDArray[np.int64]) -> str:
+    """The first few different values of ``text``, which stand in ``rows``, each with its own."""
+    codes, values = pd.factorize(text, use_na_sentinel=False)
+    listed = [
+        f"{'no value' if pd.isna(value) else repr(value)} in {rows_from_0(rows[codes == code])}"
+        for code, value in enumerate(values[:_SHOWN])
+    ]
+    return " and ".join(listed) + (f" and {len(values) - _SHOWN} values more" if len(values) > _SHOWN else "")
 
 
 def _with_missing_booleans(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -321,9 +324,10 @@ def _with_missing_booleans(column: pd.Series[Any]) -> pd.Series[Any]:
 def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.Series[Any]:
     """A column of categories as text; an error where it is a date, or rather numbers with faults among them."""
     if column.dtype.kind in "mM" and not asked_for:
+        what, such_as = ("date", "days since, weekday, month") if column.dtype.kind == "M" else ("duration", "hours")
         raise InputError(
-            f"column {name!r} is a date: turn it into numbers that mean something (days since, weekday, month) or name "
-            "it in categorical"
+            f"column {name!r} is a {what}: turn it into numbers that mean something ({such_as}) or name it in "
+            "categorical"
         )
     text = _as_text(column)
     if not asked_for and not isinstance(column.dtype, pd.CategoricalDtype):

@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from cst_lightning.classifier import CounterfactualClassifier
-from cst_lightning.encoding import Label
+from cst_lightning.columns import MIN_ROWS
+from cst_lightning.encoding import Label, shown_list
 from cst_lightning.errors import InputError
 from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.recommending import allowed_actions, worth
@@ -71,6 +72,12 @@ def value_not_known(why: InputError) -> str:
     return f"value of the recommended actions: not known ({why})"
 
 
+def check_enough(seen: NDArray[np.int64]) -> None:
+    """An interval of a mean wants some rows with an outcome, ``seen`` ``[N]``; of fewer it only looks like one."""
+    if (n_rows := int((seen >= 0).sum())) < MIN_ROWS:
+        raise InputError(f"rows with an outcome: {n_rows}; at least {MIN_ROWS} are needed for an interval")
+
+
 def value_of_recommendations(
     classifier: CounterfactualClassifier,
     p: NDArray[np.float64],
@@ -96,6 +103,11 @@ def value_of_recommendations(
     expected = (p * of_outcome).sum(-1)
     reward = np.where(seen >= 0, np.broadcast_to(of_outcome, p.shape[1:])[taken, seen], np.nan)
     policy = np.where(allowed_actions(actions, len(p), labels), expected, -np.inf).argmax(1)
+    without = ~np.isin(policy, taken[seen >= 0])
+    if without.any():
+        names = shown_list([labels.values[k] for k in np.unique(policy[without])])
+        why = f"{without.sum()} of {len(p)} rows were recommended an action that no row with an outcome has: {names}"
+        return value_not_known(InputError(f"{why}; name those that these rows have with --actions"))
     lines = [f"value of a row as logged: {_mean(reward[seen >= 0])}", "value of a row by the recommended actions:"]
     try:
         estimates = {

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from cst_lightning.columns import Roles
-from cst_lightning.cross_fitting import explained_share
+from cst_lightning.cross_fitting import explained_share, is_numeric
+from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED
+from cst_lightning.text_faults import dates_as_numbers
 
 if TYPE_CHECKING:
     from cst_lightning.diagnosis import Diagnosis
@@ -65,8 +67,17 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
             "still pending), what is learned is off.",
             "Find out why they are missing, and wait until outcomes are final.",
         )
-    for outcome, rows, share in found.outcomes.itertuples(index=False):
-        if share < RARE:
+    rare = found.outcomes[found.outcomes["share"] < RARE].sort_values("rows", kind="stable")
+    if len(rare) > _LISTED:
+        listed = [f"{outcome!r} ({rows})" for outcome, rows in zip(rare["outcome"], rare["rows"], strict=True)]
+        yield Finding(
+            "warning",
+            f"{len(rare)} outcomes are rare, below {percent(RARE)} each: {_some(listed)}",
+            "What leads to each of them is learned from few rows, and accuracy hardly tells.",
+            "Join outcomes that mean the same for what you decide; judge a model by its NLL and its calibration.",
+        )
+    else:
+        for outcome, rows, share in rare.itertuples(index=False):
             yield Finding(
                 "warning",
                 f"Outcome {outcome!r} is rare: {rows} rows ({percent(share)})",
@@ -74,10 +85,25 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
                 "Judge a model by its NLL and by its calibration for each action, and do not take a constant for a "
                 "success; more rows help more than another model.",
             )
-    for row in found.actions.to_dict("records"):
-        shares = [row[f"P({outcome})"] for outcome in found.outcomes["outcome"]]
-        if row["observed"] >= VERY_FEW_ROWS and max(shares) == 1:
-            only = found.outcomes["outcome"].iloc[int(np.argmax(shares))]
+    yield from _one_sided(found)
+
+
+def _one_sided(found: Diagnosis) -> Iterator[Finding]:
+    """Of actions with a single outcome."""
+    labels, shares = found.outcomes["outcome"].tolist(), found.actions[[f"P({o})" for o in found.outcomes["outcome"]]]
+    alike = (found.actions["observed"] >= VERY_FEW_ROWS) & (shares.max(axis=1) == 1)
+    onlys = [labels[place] for place in shares[alike].to_numpy().argmax(1)]
+    rows = found.actions[alike].to_dict("records")
+    if len(rows) > _LISTED:
+        listed = [f"{row['action']!r} by {only!r} ({row['observed']})" for row, only in zip(rows, onlys, strict=True)]
+        yield Finding(
+            "warning",
+            f"{len(rows)} actions were only ever followed by a single outcome: {_some(listed)}",
+            "What leads to another outcome under such an action cannot be learned from this log.",
+            "A true share of up to 3 / rows is still possible: take their predictions for bounds, or log them more.",
+        )
+    else:
+        for row, only in zip(rows, onlys, strict=True):
             yield Finding(
                 "warning",
                 f"Action {row['action']!r} was only ever followed by {only!r} ({row['observed']} rows)",
@@ -89,11 +115,11 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
 
 def actions(found: Diagnosis) -> Iterator[Finding]:
     """Of actions that were logged rarely or never."""
-    seen = found.actions[found.actions["rows"] > 0]
+    seen = found.actions.loc[found.actions["rows"] > 0, "action"].tolist()  # as Python's own numbers
     if len(seen) == 1:
         yield Finding(
             "problem",
-            f"Only one action was ever taken: {seen['action'].iloc[0]!r}",
+            f"Only one action was ever taken: {seen[0]!r}",
             "Nothing can be said about another action.",
             "Log at least two actions for contexts that are alike.",
         )
@@ -123,9 +149,7 @@ def actions(found: Diagnosis) -> Iterator[Finding]:
         if len(group) == 1:
             yield Finding(severity, f"Action {listed[0]} was {what}", meaning, advice)
         elif listed:
-            more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-            title = f"{len(listed)} actions were {what}: {', '.join(listed[:_LISTED])}{more}"
-            yield Finding(severity, title, meaning, advice)
+            yield Finding(severity, f"{len(listed)} actions were {what}: {_some(listed)}", meaning, advice)
 
 
 def overlap(found: Diagnosis) -> Iterator[Finding]:
@@ -258,6 +282,28 @@ def missing_features(found: Diagnosis, names: Sequence[str]) -> Iterator[Finding
     )
 
 
+def kinds_of_features(found: Diagnosis, log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
+    """Of features that are dates although they are numbers, or have more categories than columns are made of."""
+    distinct = found.columns.set_index("column")["distinct"]
+    for name in names:
+        if not is_numeric(log[name], columns.categorical):
+            if distinct[name] > MAX_CATEGORIES:
+                yield Finding(
+                    "warning",
+                    f"Column {name!r} has {distinct[name]} categories",
+                    f"More than {MAX_CATEGORIES} are hashed into {N_HASHED} columns: some share one, and a category of "
+                    "few rows teaches nothing.",
+                    "Leave it out if it is an identifier; join rare categories; or write as numbers what is a number.",
+                )
+        elif (what := dates_as_numbers(log[name].dropna().to_numpy(dtype=float))) is not None:
+            yield Finding(
+                "warning",
+                f"Column {name!r} holds {what}",
+                "A model takes them for quantities: new rows lie beyond all that it has seen.",
+                "Turn them into numbers that mean something (days since, weekday, month), or leave the column out.",
+            )
+
+
 def continuous(found: Diagnosis) -> Iterator[Finding]:
     """Of labels that are numbers of which hardly any comes twice."""
     for role, table in (("action", found.actions), ("outcome", found.outcomes)):
@@ -317,6 +363,11 @@ def percent(share: float) -> str:
         return f"{100 * share:.0f} %"
     digits = next((d for d in (0, 1, 2, 3) if (d or share >= 0.1) and 0 < float(f"{100 * share:.{d}f}") < 100), 4)
     return f"{100 * share:.{digits}f} %"
+
+
+def _some(listed: Sequence[str]) -> str:
+    """The first few."""
+    return ", ".join(listed[:_LISTED]) + (f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else "")
 
 
 def _auc(value: float) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, warn
 
 _OURS = "cst_lightning"
 #: what fitted models of scikit-learn hold besides estimators, and skops does not know for harmless
@@ -45,7 +44,7 @@ def to_bytes(model: Any, trust: Collection[str] = ()) -> bytes:
     data: bytes = skops_io().dumps(model)
     if strange := _strange(skops_io().get_untrusted_types(data=data), trust):
         packages = sorted({name.partition(".")[0] for name in strange})
-        warnings.warn(f"{type(model).__name__} holds {strange[0]}: loading needs trust={packages}", stacklevel=2)
+        warn(f"{type(model).__name__} holds {strange[0]}: loading needs trust={packages}")
     return data
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import MISSING, Feedback, as_tensor
 from cst_lightning.propensity import whole_propensity
 
@@ -72,7 +72,9 @@ def from_open_bandit(bandit: Mapping[str, Any], *, allow_unlogged: bool = False)
     reward = as_tensor("reward", bandit["reward"])
     if (wrong := (reward != 0) & (reward != 1)).any():
         row = int(wrong.nonzero()[0])
-        raise InputError(f"reward is {float(reward[row]):g} in row {row}: allowed are 0 and 1, the two outcomes")
+        raise InputError(
+            f"reward is {float(reward[row]):g} in {rows_from_0([row])}: allowed are 0 and 1, the two outcomes"
+        )
     policy = bandit.get("pi_b")
     if policy is not None:
         policy = as_tensor("pi_b", policy)

@@ -79,6 +79,9 @@ def ips(
     Raises:
         InputError: a value is not allowed (the message names it and its row, from 0), or no logged action has a chance
             under the policy.
+
+    Warns:
+        UserWarning: the policy takes an action that no row with a reward has.
     """
     log = _check(policy, action, reward, propensity, floor)
     return _value(log.weight * log.reward, log, floor, level)
@@ -181,6 +184,7 @@ def _check(
     weight = chosen[np.arange(n_rows), taken] / np.maximum(chance, floor)
     if not weight[observed].any():
         raise InputError("no row with an outcome has an action that the policy takes, so the log says nothing of it")
+    _warn_without_support(chosen[observed], taken[observed])
     return _Log(
         reward=rewards[observed],
         action=taken[observed],
@@ -189,6 +193,17 @@ def _check(
         weight=weight[observed],
         n_clipped=int((chance[observed] < floor).sum()),
     )
+
+
+def _warn_without_support(policy: Floats, taken: NDArray[np.int64]) -> None:
+    """Of actions that the policy takes, ``[n, K]``, and none of these rows has."""
+    never = np.setdiff1d(np.flatnonzero((policy > 0).any(0)), taken)
+    if n_rows := int((policy[:, never] > 0).any(1).sum()):
+        listed = ", ".join(map(str, never[:20]))
+        warn(
+            f"in {n_rows} of {len(policy)} rows the policy takes an action that no row with a reward has ({listed}): "
+            "these rows say nothing of what it is worth (IPS counts 0, doubly robust its model alone)"
+        )
 
 
 def check_floor(floor: float) -> None:

@@ -1,4 +1,4 @@
-"""What text in a column is rather than categories: dates, or numbers with faults among them."""
+"""What a column holds rather than categories or quantities: dates, or numbers with faults among them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ DATE = re.compile(
     rf"|\d{{1,2}}[-./\s]+{_MONTH}"
     rf"|{_TIME})\s*"
 )
+#: a day, or a month, which sorts as text too; a time of the day may follow
+ISO_DATE = re.compile(r"\s*\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}.*)?)?\s*")
 
 
 def fault_of_text(
@@ -48,3 +50,32 @@ def fault_of_text(
         return None
     place = int(number.argmin())  # the first that is none; where all are numbers, the first
     return "numbers as text" if meant and (number | written)[place] else "text among numbers", place
+
+
+#: numbers that are points in time: the form of digits, or how many of them make a second since 1970
+_STAMPS = (
+    (8, "%Y%m%d", "dates written as numbers"),
+    (12, "%Y%m%d%H%M", "times written as numbers"),
+    (14, "%Y%m%d%H%M%S", "times written as numbers"),
+)
+_SINCE_1970 = ((1, "seconds since 1970"), (1e3, "milliseconds since 1970"), (1e6, "microseconds since 1970"))
+_FROM, _TO = 946_684_800, 2_051_222_400  # 2000 and 2035 in seconds since 1970
+
+
+def dates_as_numbers(seen: NDArray[np.float64]) -> str | None:
+    """What numbers are that are all points in time, and not all the same one, with an example; None for quantities.
+
+    Days and times of 1900 to 2099 as YYYYMMDD, YYYYMMDDhhmm or YYYYMMDDhhmmss; 2000 to 2034 as time since 1970.
+    """
+    if not len(seen) or seen.min() == seen.max():
+        return None
+    for unit, what in _SINCE_1970:
+        if seen.min() >= _FROM * unit and seen.max() < _TO * unit:
+            return f"what looks like {what}, such as {seen[0]:.0f}"
+    for digits, form, what in _STAMPS:
+        least = 10 ** (digits - 4)
+        if seen.min() >= 1900 * least and seen.max() < 2100 * least and not (seen % 1).any():
+            texts = pd.Series(np.unique(seen).astype(np.int64).astype(str))
+            if pd.to_datetime(texts, format=form, errors="coerce").notna().all():
+                return f"{what}, such as {seen[0]:.0f}"
+    return None

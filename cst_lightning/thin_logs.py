@@ -15,14 +15,29 @@ from cst_lightning.findings import EXPLAINED
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 
 
-def warn_of_rare(actions: Labels, outcomes: Labels, counts: NDArray[np.int64]) -> None:
-    """Of actions with too little to learn from; ``counts`` ``[K, m]``: how often each outcome was seen of each."""
+#: what the predictions of a rare action are made of, by whether each action has a model of its own; None: not known
+_SOURCES = {
+    False: "comes from other actions",
+    True: "rests on these alone, since each action has a model of its own",
+    None: "comes from other actions, or rests on these alone where each has a model of its own",
+}
+
+
+def warn_of_rare(
+    actions: Labels, outcomes: Labels, counts: NDArray[np.int64], *, per_action: bool | None = None
+) -> None:
+    """Of actions with too little to learn from.
+
+    Args:
+        counts: how often each outcome was seen of each action, ``[K, m]``.
+        per_action: whether each action gets a model of its own (a T-learner); None: not known yet.
+    """
     if len(actions.values) == 1:
         said = f"action is {actions.values[0]!r} in every row: nothing can be said of another one"
         warn(said)
     for label, of_action in zip(actions.values, counts, strict=True):
         if of_action.sum() < N_FOLDS:
-            what = f"has {of_action.sum()} observed outcomes: what is predicted for it comes from other actions"
+            what = f"has {of_action.sum()} observed outcomes: what is predicted for it {_SOURCES[per_action]}"
             warn(f"action {label!r} {what}; leave it out")
         elif (of_action > 0).sum() == 1:
             only = outcomes.values[int(of_action.argmax())]

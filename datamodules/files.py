@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from scipy.io import arff
 
 from cst_lightning.errors import InputError
+
+_UNREADABLE = (ValueError, IndexError, NotImplementedError, StopIteration, arff.ArffError)  # of scipy's reader
+_QUOTED = r"'[^']*'|\"[^\"]*\""
 
 
 def read_libsvm(
@@ -86,19 +90,14 @@ def read_arff(path: str | Path, *, labels: Sequence[str]) -> tuple[NDArray[np.fl
             numeric. A label is 1 for ``1`` or ``TRUE``, 0 for ``0`` or ``FALSE`` (quoted or padded too).
 
     Raises:
-        InputError: sparse rows, a missing value, a column or value that is not allowed.
+        InputError: sparse rows, a missing value, a column or value that is not allowed; the message names file and,
+            where it is of one, the line.
     """
     path = Path(path)
     if not labels or len(set(labels)) < len(labels):
         raise InputError(f"labels={list(labels)}: allowed are different column names, at least one")
-    lines = _lines(path)
-    try:
-        data, meta = arff.loadarff(io.StringIO("\n".join(lines)))
-    except (ValueError, IndexError, NotImplementedError, StopIteration, arff.ArffError) as error:
-        sparse = any(line.lstrip().startswith("{") for line in lines)
-        hint = "; sparse rows ({index value, ...}) are not supported: write them out" if sparse else ""
-        raise InputError(f"{path}: no readable dense ARFF file ({error}){hint}") from None
-    names = {name.strip().strip("'\""): name for name in meta.names()}
+    data, numbers = _load_arff(path)
+    names = {name.strip().strip("'\""): name for name in data.dtype.names or ()}
     for label in labels:
         if label not in names:
             raise InputError(f"{path}: no column {label!r}: columns are {', '.join(names)}")
@@ -111,22 +110,73 @@ def read_arff(path: str | Path, *, labels: Sequence[str]) -> tuple[NDArray[np.fl
         if not np.issubdtype(values.dtype, np.number):
             raise InputError(f"{path}: feature {name!r} is not numeric: encode it first, or name it as a label")
         if not np.isfinite(values).all():
-            raise InputError(
-                f"{path}: feature {name!r} is missing in row {int(np.flatnonzero(~np.isfinite(values))[0])}"
-            )
+            number = numbers[int(np.flatnonzero(~np.isfinite(values))[0])]
+            raise InputError(f"{path}, line {number}: feature {name!r} is missing: fill it in or leave the row out")
         x[:, column] = values
-    y = np.stack([_binary(path, label, data[names[label]]) for label in labels], 1)
+    y = np.stack([_binary(path, label, data[names[label]], numbers) for label in labels], 1)
     return x, y
 
 
-def _binary(path: Path, name: str, values: NDArray[np.generic]) -> NDArray[np.int64]:
+def _load_arff(path: Path) -> tuple[NDArray[np.void], list[int]]:
+    """The rows as a structured array, and the line of the file that each stands in."""
+    lines = _lines(path)
+    start = next((number for number, line in enumerate(lines, 1) if line.lower().startswith("@data")), None)
+    if start is None:
+        raise InputError(f"{path}: no readable ARFF file: no line begins with @data")
+    head = lines[:start]
+    try:
+        names = _parsed(head, []).dtype.names or ()
+    except _UNREADABLE as error:
+        said = str(error).strip()
+        at = next((f", line {n}" for n, text in enumerate(head, 1) if text.strip() and text.strip() in said), "")
+        raise InputError(f"{path}{at}: no readable ARFF header ({said})") from None
+    rows = {n: line for n, line in enumerate(lines, 1) if n > start and line.strip() and not line.startswith("%")}
+    for number, line in rows.items():
+        if line.lstrip().startswith("{"):
+            raise InputError(
+                f"{path}, line {number}: sparse rows ({{index value, ...}}) are not supported: write them out"
+            )
+        rows[number] = _plainly(line)
+        width = len(re.findall("[,\t]", re.sub(_QUOTED, "", rows[number]))) + 1
+        if width != len(names):
+            raise InputError(f"{path}, line {number}: {width} values, and the header has {len(names)} columns")
+    texts, numbers = list(rows.values()), list(rows)
+    try:
+        return _parsed(head, texts), numbers
+    except _UNREADABLE:
+        # the reader does not say where: the line with which the rows before it cannot be read any more
+        place = bisect_left(range(len(texts)), True, key=lambda last: _fault(head, texts[: last + 1]) is not None)
+        raise InputError(f"{path}, line {numbers[place]}: {_fault(head, texts[: place + 1])}") from None
+
+
+def _plainly(line: str) -> str:
+    """A row without spaces around its values, and without quotes where they hold no space: scipy minds both."""
+    bare = re.sub(r"(['\"])([^\s,'\"]+)\1", r"\2", line.strip())
+    return re.sub(rf"({_QUOTED})|\s*,\s*", lambda found: found[1] or ",", bare)
+
+
+def _parsed(head: Sequence[str], rows: Sequence[str]) -> NDArray[np.void]:
+    return np.asarray(arff.loadarff(io.StringIO("\n".join([*head, *rows])))[0])
+
+
+def _fault(head: Sequence[str], rows: Sequence[str]) -> str | None:
+    try:
+        _parsed(head, rows)
+    except _UNREADABLE as error:
+        return str(error)
+    return None
+
+
+def _binary(path: Path, name: str, values: NDArray[np.generic], numbers: Sequence[int]) -> NDArray[np.int64]:
     known = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
     texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
     out = np.empty(len(texts), dtype=np.int64)
     for row, text in enumerate(texts):
         value = known.get(text.strip().strip("'\"").strip().lower())
         if value is None:
-            raise InputError(f"{path}: label {name!r} is {text!r} in row {row}: allowed are 0, 1, FALSE and TRUE")
+            raise InputError(
+                f"{path}, line {numbers[row]}: label {name!r} is {text!r}: allowed are 0, 1, FALSE and TRUE"
+            )
         out[row] = value
     return out
 

@@ -29,6 +29,7 @@ from cst_lightning.columns import (
     labels_of,
     rows_text,
     tallies_of,
+    time_order,
 )
 from cst_lightning.encoding import FeatureEncoder, Labels
 from cst_lightning.errors import InputError
@@ -59,7 +60,7 @@ class LoggedDataModule(pl.LightningDataModule):
             sorted actions.
         holdout: share of the rows held out, in [0, 1).
         split: which rows those are: ``row``: drawn; ``group``: all rows of the groups drawn from the column ``group``;
-            ``time``: the last rows by the column ``time``.
+            ``time``: the last rows by the column ``time``, which holds numbers or dates (as text: ISO dates alone).
         group, time: columns to split by; they are no features.
         missing: features, see ``encoding.FeatureEncoder``.
         chunk_rows: stream the file in chunks of so many rows; at most so many are held out, and are in memory too.
@@ -110,8 +111,10 @@ class LoggedDataModule(pl.LightningDataModule):
             raise InputError(f"split={split!r}: allowed are row, group and time")
         for name, column in (("group", group), ("time", time)):
             if (split == name) != (column is not None):
+                lacks = f"needs {name}=, the column to split by"
                 raise InputError(
-                    f"split={split!r} and {name}={column!r}: a column {name} goes with split={name!r} alone"
+                    f"split={split!r} {lacks if column is None else f'goes without {name}={column!r}'}: allowed are "
+                    f"split={name!r} with {name}=COLUMN, or neither"
                 )
         if chunk_rows is not None and (chunk_rows < MIN_ROWS or rows is not None):
             raise InputError(
@@ -120,8 +123,7 @@ class LoggedDataModule(pl.LightningDataModule):
         super().__init__()
         by = [column for column in (group, time) if column is not None]
         self.path, self.holdout, self.split, self.by = Path(path), holdout, split, by[0] if by else ""
-        others = [kept] if isinstance(kept, str) else kept
-        self.roles = Roles(action, outcome, propensity, features, categorical, [*others, *by])
+        self.roles = Roles(action, outcome, propensity, features, categorical, kept, group, time)
         self.rows, self.missing, self.chunk_rows, self.seed = rows, missing, chunk_rows, seed
         self.encoding, self.delimiter = encoding, delimiter
         self._train: Feedback | None = None
@@ -174,13 +176,15 @@ class LoggedDataModule(pl.LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[Any]:
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if isinstance(module, StackedModule) and self.chunk_rows is not None:
+            self._check_batches(module, self.chunk_rows)  # what is known before the file is read
         self.setup()
         if self._chunks is None:
             return whole(self.train)
-        if self.trainer is not None:
-            module = self.trainer.lightning_module
-            if isinstance(module, StackedModule):
-                module.check_streams(self._feedback(self._few, allow_unlogged=True))
+        if isinstance(module, StackedModule):
+            module.check_streams(self._feedback(self._few, allow_unlogged=True))
+            self._check_batches(module, self._fewest)
         trainer, n_chunks = self.trainer, self.n_chunks
         # each fit begins with the first chunk, and one that is resumed where it was
         begin = (lambda: 0) if trainer is None else (lambda: (trainer.fit_loop.total_batch_idx + 1) % n_chunks)
@@ -212,6 +216,8 @@ class LoggedDataModule(pl.LightningDataModule):
         self._check_features(frame, 0)
         self.n_rows, self.n_chunks, self.description = len(frame), 1, describe_columns(frame, self.roles)
         held_out = self._held_out(frame)
+        if self.holdout and not held_out.any():
+            raise self._nothing_held_out()
         train = frame[~held_out]
         self._take_labels({role: frame[name].dropna().unique() for role, name in self._label_columns.items()})
         unseen = set(self.actions.values) - set(train[self.roles.action])
@@ -233,7 +239,8 @@ class LoggedDataModule(pl.LightningDataModule):
         order: NDArray[Any] = np.random.default_rng(self.seed).permutation(len(frame))
         if self.split == "time":
             self._check_present(frame, 0)
-            order = frame[self.by].reset_index(drop=True).sort_values(kind="stable").index.to_numpy()[::-1]
+            times = time_order(frame[self.by].reset_index(drop=True), str(self.path))
+            order = times.sort_values(kind="stable").index.to_numpy()[::-1]
         elif self.split == "group":
             self._check_present(frame, 0)
             place = self._group_place(frame)
@@ -255,6 +262,11 @@ class LoggedDataModule(pl.LightningDataModule):
         if self.missing == "error":
             check_present(frame, self.roles.feature_names(list(frame.columns)), str(self.path), first)
 
+    def _nothing_held_out(self) -> InputError:
+        return InputError(
+            f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none: give a larger share, or 0"
+        )
+
     def _group_place(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """A number in 0..1 for each row, drawn by its group alone, ``[N]``."""
         names = frame[self.by].astype(str).to_numpy(dtype=object)
@@ -270,6 +282,7 @@ class LoggedDataModule(pl.LightningDataModule):
         n_last = round(share * self.n_rows) if self.split == "time" else 0
         self.n_chunks = -(-(self.n_rows - n_last) // chunk_rows)
         size = -(-(self.n_rows - n_last) // self.n_chunks)  # no chunk is much smaller than the others
+        self._fewest = self.n_rows - n_last - (self.n_chunks - 1) * size  # rows of the smallest chunk to train on
         self._fit_encoder(sample)
 
         def held_out(frame: pd.DataFrame, number: int) -> Mask:
@@ -289,16 +302,27 @@ class LoggedDataModule(pl.LightningDataModule):
         if share or len(self.roles.propensities) > 1:
             kept = self._checked_held_out(size, held_out)
             if share and kept.empty:
-                raise InputError(f"{self.path}: holdout={self.holdout} of {self.n_rows} rows holds out none")
+                raise self._nothing_held_out()
             self._validation = self._feedback(kept, allow_unlogged=True) if share else None
         self._chunks = chunks
 
+    def _check_batches(self, module: StackedModule, n_rows: int) -> None:
+        """A chunk of ``n_rows`` rows to train on makes a minibatch."""
+        size = module.protocol.batch_size
+        if n_rows < size and module.has_gradient:
+            raise InputError(
+                f"chunk_rows={self.chunk_rows}: a chunk has {n_rows} rows to train on, fewer than batch_size={size}: "
+                "give a larger chunk_rows, or take a protocol with smaller batches"
+            )
+
     def _checked_held_out(self, size: int, held_out: Callable[[pd.DataFrame, int], Mask]) -> pd.DataFrame:
         """The rows held out, in a pass that checks what can be checked only once all actions are known."""
-        parts = []
+        parts, left = [], []
         for number, frame in enumerate(self._batches(size)):
             check_taken(frame, self.roles, self.actions, str(self.path), number * size)
             parts.append(frame[held_out(frame, number)])
+            left.append(len(frame) - len(parts[-1]))
+        self._fewest = min((n_rows for n_rows in left if n_rows), default=0)
         return pd.concat(parts)
 
     def _batches(self, n_rows: int) -> Iterator[pd.DataFrame]:
@@ -317,11 +341,12 @@ class LoggedDataModule(pl.LightningDataModule):
             if self.by:
                 self._check_present(frame, n_rows)
             if self.split == "time":
-                if not frame[self.by].is_monotonic_increasing or (last is not None and frame[self.by].iloc[0] < last):
+                times = time_order(frame[self.by], where, n_rows)
+                if not times.is_monotonic_increasing or (last is not None and times.iloc[0] < last):
                     raise InputError(
                         f"{where}: column {self.by!r} does not grow: sort the file by it to stream it by time"
                     )
-                last = frame[self.by].iloc[-1]
+                last = times.iloc[-1]
             sample = pd.concat([sample, frame[rng.random(len(frame)) < share]], ignore_index=True)
             while len(sample) > chunk_rows:
                 sample, share = sample[rng.random(len(sample)) < 0.5].reset_index(drop=True), share / 2
@@ -367,7 +392,8 @@ class LoggedDataModule(pl.LightningDataModule):
         self._few = frame[:1]
         # text that the whole file says is categories stays so, whatever these rows of it hold
         text = [name for name in self._features if kind_of(frame[name]) in ("text", "mixed")]
-        self.encoder = FeatureEncoder([*self.roles.categorical, *text], self.missing).fit(frame[self._features])
+        written = [name for name in self.roles.categorical if name in self._features]
+        self.encoder = FeatureEncoder([*written, *text], self.missing).fit(frame[self._features])
 
     def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
         columns, logged = self._label_columns, self.roles.propensity

@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from typing_extensions import override
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import Feedback, PotentialOutcomes
 from datamodules.base import BanditDataModule, Draw, data_seed, draw_actions
 from datamodules.download import SCENE, YEAST, Source, load_source
@@ -67,7 +67,7 @@ def bandit_feedback(
         raise InputError(f"x has shape {x.shape}, y {y.shape}: allowed are [N, d] and [N, K] with the same N")
     if not np.isin(y, (0, 1)).all():
         row, column = (int(i[0]) for i in np.nonzero(~np.isin(y, (0, 1))))
-        raise InputError(f"y is {y[row, column]} in row {row}, label {column}: allowed are 0 and 1")
+        raise InputError(f"y is {y[row, column]} in {rows_from_0([row])}, label {column}: allowed are 0 and 1")
     if not 0 < logging_fraction <= 1:
         raise InputError(f"logging_fraction={logging_fraction}: allowed is above 0, at most 1")
     rng = seed if isinstance(seed, RandomState) else RandomState(seed)

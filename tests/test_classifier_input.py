@@ -7,6 +7,7 @@ import pandas as pd
 import polars
 import pytest
 import scipy.sparse
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 from cst_lightning import CounterfactualClassifier, InputError
@@ -172,6 +173,45 @@ def test_dates_written_as_numbers_are_a_warning(days, told):
     assert [str(warning.message).partition(":")[0] for warning in said] == [
         "column 'day' holds dates written as numbers, such as 20240131"
     ] * told
+
+
+def test_new_categories_are_named_each_by_its_own_rows():
+    towns = pd.DataFrame({"town": ["Bern", "Chur"] * 5})
+    encoder = FeatureEncoder(missing="impute").fit(towns)
+    for new, words in (
+        ([None, "Basel", "Bern", None], "no value in rows 0, 3 (from 0) and 'Basel' in row 1 (from 0), which"),
+        (["Basel", "Bern", "Basel"], "'Basel' in rows 0, 2 (from 0), which training had not"),
+        (
+            list("abcda"),
+            "'a' in rows 0, 4 (from 0) and 'b' in row 1 (from 0) and 'c' in row 2 (from 0) and 1 values more",
+        ),
+    ):
+        with pytest.warns(UserWarning, match="which training had not") as told:
+            encoded = encoder.transform(pd.DataFrame({"town": new}))
+        assert str(told[0].message).startswith(f"column 'town' holds {words}")
+        assert encoded.sum(1).tolist() == [float(town == "Bern") for town in new]
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        (
+            {"backbone": "t_logistic", "method": "backbone"},
+            "rests on these alone, since each action has a model of its",
+        ),
+        (
+            {"base": GaussianNB(), "backbone": "t_learner", "method": "pl"},
+            "rests on these alone, since each action has a model of its own",
+        ),
+        ({"base": GaussianNB(), "method": "pl"}, "comes from other actions; leave it out"),
+        ({"method": "backbone"}, "comes from other actions; leave it out"),
+    ],
+)
+def test_an_action_logged_once_is_warned_of_as_its_model_is(options, source):
+    x, action, outcome = make_log()
+    action[0] = "gift"
+    with pytest.warns(UserWarning, match=f"action 'gift' has 1 observed outcomes: what is predicted for it {source}"):
+        CounterfactualClassifier(**options, **QUICK).fit(x, action, outcome)
 
 
 def test_labels_of_a_list_are_what_they_are():

@@ -43,6 +43,12 @@ def broken(column, row, value, n=40):
         (log(age=["41", "7"] * 20), r"'41' in data row 1, a number written as text"),
         (log(age=["41", "n.k."] * 20), r"'n.k.' in data row 2, text among numbers"),
         (log(age=pd.date_range("2024-01-01", periods=40)), r"'age' holds dates, such as 2024-01-01.*: make numbers"),
+        (log(age=pd.date_range("2024-01-01", periods=40)), "dates, such as 2024-01-01: make"),
+        (log(age=pd.date_range("2024-01-01 05:30", periods=40)), "dates, such as 2024-01-01 05:30:00: make"),
+        (
+            log(age=pd.to_timedelta(np.arange(40), "h")),
+            r"'age' holds durations, such as 0 days.*: make numbers of it \(h",
+        ),
         (log(age=["31.12.2024", "1.3.2025"] * 20), r"'age' holds dates, such as 31\.12\.2024: make numbers"),
         (log(age=["2024/12/31 10:05", "2024/1/5 9:00"] * 20), "'age' holds dates"),
         (log(age=[1.0, np.inf] * 20), r"'age' is infinite in data rows 2, 4, .*: write a finite number"),

@@ -1,6 +1,7 @@
 """``python -m cst_lightning`` on a file as a spreadsheet writes it."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 from cst_lightning import CounterfactualClassifier, InputError, read_log
 from cst_lightning.__main__ import main
+from cst_lightning.commands import COMMANDS
 from cst_lightning.typed_labels import with_never_taken
 
 FIT = ["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "m"]
@@ -117,7 +119,7 @@ def test_a_diagnosis_is_text_and_a_page(sales, capsys):
 def test_a_diagnosis_compares_with_a_later_log_and_knows_of_actions_never_taken(sales, capsys):
     later = pd.read_csv(sales / "new.csv")
     later["age"] += 30
-    later.to_csv(sales / "later.csv", index=False)
+    later.drop(columns="customer").to_csv(sales / "later.csv", index=False)
     call = [
         "diagnose",
         "--data",
@@ -197,6 +199,18 @@ def test_a_fit_that_divides_by_propensities_says_how_they_were_clipped(sales, ca
     call = ["fit", *options, "--method", "backbone", "--max_epochs", "2", "--out", str(sales / "weighted")]
     assert main([*call, "--backbone", "udm", "--propensity_floor", "0.3"]) == 0
     assert "propensity, estimated on the whole log: clipped at 0.3 in rows: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    blocks = re.split(r"\n +--", capsys.readouterr().out.partition("options:")[2])[1:]
+    told = {re.match(r"\w+", block)[0]: re.split(r"\s{2,}", block.strip(), maxsplit=1)[-1] for block in blocks}
+    assert {"data", "encoding"} <= set(told)
+    assert [option for option, text in told.items() if text.startswith(("(", option))] == []
+    assert not [option for option, text in told.items() if re.search(r"\bbase\b|\bdata:", text)]
 
 
 @pytest.mark.parametrize(
@@ -375,17 +389,24 @@ def test_evaluation_says_why_the_value_of_recommended_actions_is_not_known(sales
     new = pd.read_csv(sales / "new.csv")
     new[:1].to_csv(sales / "one.csv", index=False)
     new.assign(bought=new["bought"].where(new.index == 3)).to_csv(sales / "unseen.csv", index=False)
+    new[:2].to_csv(sales / "two.csv", index=False)
     new[new["price"] == 9.5].to_csv(sales / "low.csv", index=False)
+    n_low = int((new["price"] == 9.5).sum())
+    new[new["price"] == 9.5].assign(p=1.0).to_csv(sales / "sure.csv", index=False)  # for some, 14.5 earns more
     call = ["evaluate", "--model", str(sales / "model"), "--value", "{yes: 1, no: 0}", "--data"]
     for name, options, why in (
-        ("one.csv", [], "a single row: each is predicted from the others, so at least two are needed"),
-        ("unseen.csv", [], "an outcome was seen in fewer than two rows"),
-        ("low.csv", ["--actions", "19.5"], "no row with an outcome has an action that the policy takes"),
+        ("one.csv", [], "rows with an outcome: 1; at least 20 are needed"),
+        ("two.csv", [], "rows with an outcome: 2; at least 20 are needed"),
+        ("unseen.csv", [], "rows with an outcome: 1; at least 20 are needed"),
+        ("low.csv", ["--actions", "19.5"], f"{n_low} of {n_low} rows were recommended an action that no row with an"),
+        ("sure.csv", ["--propensity", "p", "--value", "{yes: action, no: 0}"], "rows were recommended an action that"),
     ):
         assert main([*call, str(sales / name), *options]) == 0
         out = capsys.readouterr().out
         assert "NLL of" in out
-        assert f"value of the recommended actions: not known ({why}" in out
+        assert "SNIPS" not in out
+        assert "value of the recommended actions: not known (" in out
+        assert why in out
     assert main([*call, str(sales / "new.csv"), "--floor", "2"]) == 2
     said = capsys.readouterr()
     assert "error: floor=2.0: allowed is from 0, below 1" in said.err

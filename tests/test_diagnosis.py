@@ -10,6 +10,7 @@ import pytest
 from cst_lightning import InputError
 from cst_lightning.columns import Roles
 from cst_lightning.diagnosis import diagnose, log_of_arrays
+from cst_lightning.encoding import FeatureEncoder
 from cst_lightning.findings import SEVERITIES, percent
 from tests.conftest import open_page
 
@@ -151,6 +152,59 @@ def test_what_training_would_refuse_is_told_before_it():
     only(found, "The outcome is continuous", "problem")
 
 
+def _stamps(form):
+    return pd.date_range("2024-01-29", periods=N, freq="7h").strftime(form).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        (_stamps("%Y%m%d"), "dates written as numbers, such as 20240129"),
+        (_stamps("%Y%m%d%H%M"), "times written as numbers, such as 202401290000"),
+        (_stamps("%Y%m%d%H%M%S"), "times written as numbers, such as 20240129000000"),
+        (_stamps("%s"), "what looks like seconds since 1970, such as 1706486400"),
+        (_stamps("%s") + 0.5, "what looks like seconds since 1970, such as 1706486400"),
+        (_stamps("%s") * 1000, "what looks like milliseconds since 1970, such as 1706486400000"),
+        (np.arange(N) + 20_240_129, None),  # a counter, whose days end
+        (_stamps("%s") * 3, None),
+        (np.full(N, 20_240_129), None),
+    ],
+)
+def test_dates_that_are_numbers_are_told_by_diagnosis_and_training_alike(numbers, words):
+    frame = log(day=numbers)
+    found = diagnose(frame, ROLES)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        FeatureEncoder().fit(frame[["age", "day", "town"]])
+    assert len(said) == (words is not None)
+    if words is None:
+        assert not any("'day' holds" in title for title in titles(found))
+    else:
+        only(found, f"Column 'day' holds {words}", "warning")
+        assert f"column 'day' holds {words}: turn them into numbers" in str(said[0].message)
+
+
+def test_a_column_of_more_categories_than_are_told_apart():
+    street = [f"s{i % 101}" for i in range(N)]
+    only(diagnose(log(street=street), ROLES), "Column 'street' has 101 categories", "warning")
+    number = Roles(action="price", outcome="bought", categorical=["number"])
+    only(diagnose(log(number=np.arange(N) % 101), number), "Column 'number' has 101 categories", "warning")
+    assert not any("categories" in title for title in titles(diagnose(log(street=street[:100] * 4), ROLES)))
+
+
+def test_labels_that_are_numbers_are_written_as_a_person_does():
+    price = np.where(np.arange(N) < 8, 4.5, np.where(np.arange(N) < 30, 7.5, 9.5))
+    bought = np.where(price == 9.5, np.random.default_rng(0).integers(2, size=N), 0).astype(float)
+    refund = bought * 2
+    for frame in (log(price=9.5), log(price=price, bought=bought, refund=refund)):
+        found = diagnose(frame, ROLES, actions=[3.5])
+        said = " ".join(f"{f.title} {f.meaning} {f.advice}" for f in found.findings)
+        assert "np." not in said
+        assert "3.5" in said
+    only(diagnose(log(price=9.5), ROLES), "Only one action was ever taken: 9.5", "problem")
+    assert "Action 7.5 was only ever followed by 0.0 (22 rows)" in titles(found)
+
+
 def test_duplicated_rows_and_constant_features():
     frame = log(country="CH")
     found = diagnose(pd.concat([frame, frame[:30]]), ROLES)
@@ -172,6 +226,43 @@ def test_drift_within_a_log_and_against_a_validation_frame():
     assert not titles(diagnose(log(), ROLES, validation=log(seed=1)), "warning")
     policy = log(price=np.where(np.arange(N) < N / 2, "low", "high"))  # the policy changed, the contexts did not
     assert "'price'" in only(diagnose(policy, ROLES), "half differ", "problem").title
+
+
+def test_validation_rows_need_the_features_and_labels_alone():
+    frame = log().assign(id=np.arange(N), p=0.5)
+    columns = Roles(action="price", outcome="bought", propensity="p", kept=["id"], categorical=["id"])
+    found = diagnose(frame, columns, validation=log(seed=1))
+    assert found.drift["column"].tolist() == diagnose(log(), ROLES, validation=log(seed=1)).drift["column"].tolist()
+    with pytest.raises(InputError, match=r"the validation rows: no column 'age' \(features\)"):
+        diagnose(frame, columns, validation=log(seed=1).drop(columns="age"))
+
+
+def test_the_text_has_the_actions_of_the_most_rows_and_says_how_many_there_are():
+    n = 1500
+    price = np.concatenate([[5] * 200, np.arange(n - 200) % 450])
+    found = diagnose(log(n, price=price), ROLES)
+    text = found.text()
+    table = text[text.index("\nActions\n") : text.index("\nOutcomes\n")].splitlines()
+    assert len(table) < 40
+    assert "and 420 more, with fewer rows; the page has them all" in table
+    assert any(line.split()[:2] == ["5", str((price == 5).sum())] for line in table)
+    assert len(found.findings) < 10
+    assert found.page().count("<tr>") > 450
+    assert "more, with fewer rows" not in diagnose(log(), ROLES).text()
+
+
+def test_of_many_actions_and_outcomes_that_are_alike_one_finding_tells():
+    n = 3000
+    price, bought = np.arange(n) % 30, np.where(np.arange(n) % 30 < 20, "no", "yes").astype(object)
+    bought[7::300] = [f"rare {i}" for i in range(10)]  # of price 7
+    found = diagnose(log(n, price=price, bought=bought), ROLES)
+    title = only(found, "29 actions were only ever followed by a single outcome", "warning").title
+    assert title.endswith(
+        ": 0 by 'no' (100), 1 by 'no' (100), 2 by 'no' (100), 3 by 'no' (100), 4 by 'no' (100) and 24 more"
+    )
+    title = only(found, "10 outcomes are rare, below 1.0 % each: 'rare 0' (1), ", "warning").title
+    assert title.endswith(" and 5 more")
+    assert len(titles(found, "warning")) < 5
 
 
 def test_logged_propensities_that_do_not_fit_the_actions():

@@ -106,14 +106,37 @@ def test_arff_labels_may_stand_anywhere(tmp_path):
     assert y.tolist() == [[1, 0], [0, 1]]
 
 
+def test_quoted_arff_labels_are_read_however_they_are_declared(tmp_path):
+    quoted = ARFF.replace("{FALSE, TRUE}", "{'FALSE','TRUE'}").replace("{ 0, 1 }", "{'0',' 1'}")
+    x, y = arff(tmp_path, quoted.replace("FALSE,-1,1,", "'FALSE',-1,'0',").replace("1.5,0", "1.5,' 1'"))
+    assert (x.tolist(), y.tolist()) == ([[1.5, 2], [-1, 3.25]], [[1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize("row", ["TRUE , 1.5,0,2", " TRUE,1.5, 0 ,2 ", "'TRUE',\t1.5,0, 2", '"TRUE", 1.5,"0",2'])
+def test_spaces_around_an_arff_value_are_no_part_of_it(tmp_path, row):
+    for text in (ARFF.replace("TRUE,1.5,0,2", row), ARFF.replace("FALSE,-1,1,3.25", row)):
+        x, y = arff(tmp_path, text)
+        place = x[:, 0].tolist().index(1.5)
+        assert (x[place].tolist(), y[place].tolist()) == ([1.5, 2], [1, 0])
+        assert len(x) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (ARFF.replace("TRUE,1.5,0,2", "TRUE,?,0,2"), "feature 'height' is missing in row 0"),
-        (ARFF.replace("TRUE,1.5,0,2", "{0 TRUE, 1 1.5}"), "sparse rows"),
-        (ARFF.replace("TRUE,1.5,0,2", "?,1.5,0,2"), "label 'first label' is '\\?' in row 0"),
+        (ARFF.replace("TRUE,1.5,0,2", "TRUE,?,0,2"), r"set.arff, line 7: feature 'height' is missing"),
+        (ARFF.replace("TRUE,1.5,0,2", "{0 TRUE, 1 1.5}"), "line 7: sparse rows"),
+        (ARFF.replace("TRUE,1.5,0,2", "?,1.5,0,2"), "line 7: label 'first label' is '\\?'"),
         (ARFF.replace("height numeric", "height {a, b}").replace("1.5", "a").replace("-1", "b"), "not numeric"),
         (ARFF.split("TRUE,1.5")[0], "no rows|no readable"),
+        (ARFF.replace("FALSE,-1,1,3.25", "% more\n\nFALSE,-1"), "line 10: 2 values, and the header has 4 columns"),
+        (ARFF + "TRUE,1,0,2,9\n", "line 9: 5 values, and the header has 4 columns"),
+        (ARFF + "TRUE,tall,0,2\nTRUE,1,0,2\n", "line 9: .*tall"),
+        (ARFF + "TRUE,1,0,2\nMAYBE,1,0,2\n", "line 10: .*MAYBE"),
+        (ARFF.replace("height numeric", "height words"), "no readable ARFF header"),
+        (ARFF.replace("@attribute height", "@attribut height"), "line 3: no readable ARFF header"),
+        (ARFF.replace("height numeric", "height string"), "no readable ARFF header"),
+        (ARFF.replace("@data", "data"), "no line begins with @data"),
         ("", "no readable|no rows|no column"),
     ],
 )

@@ -72,13 +72,82 @@ def test_a_split_by_group_and_by_time(path):
     assert len(held_out) == 10
     shuffled = frame().sample(frac=1, random_state=0)
     shuffled.to_parquet(path)
-    data = module(path, split="time", time="customer", features=["age"], holdout=0.25)
-    assert data.validation.n_rows == 50
     data = LoggedDataModule(path, "price", "bought", split="time", time="day", categorical=["customer"], holdout=0.1)
     assert data.validation.n_rows == 20
     ages = data.encoder.columns["age"]
     found = sorted((data.validation.x[0, :, 0].double() * ages.scale + ages.mean).round(decimals=3).tolist())
     assert found == pytest.approx(sorted(frame()["age"][-20:]), abs=1e-2)
+
+
+def dated(path, texts, **changes):
+    """The rows held out of a shuffled log whose column ``when`` has the text of row ``i`` of ``texts``, by ``day``."""
+    log = frame().assign(when=texts).sample(frac=1, random_state=0)
+    if changes.get("chunk_rows"):
+        log = log.sort_index()
+    log.to_parquet(path)
+    data = module(path, split="time", time="when", holdout=0.1, **changes)
+    return sorted(rows(data.validation, data))
+
+
+DAYS = pd.date_range("2023-09-01", periods=N)
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        DAYS,
+        DAYS - DAYS[0],
+        DAYS.strftime("%Y-%m-%d"),
+        DAYS.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        DAYS.strftime("%Y-%m-%d").astype("category"),
+        pd.Categorical(range(N), categories=range(N)[::-1]),
+        np.arange(N) - 100,
+    ],
+)
+def test_the_last_rows_in_time_are_held_out(path, texts, chunk_rows):
+    assert dated(path, texts, chunk_rows=chunk_rows) == list(range(180, N))
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        *(
+            DAYS.strftime(form)
+            for form in ("%d.%m.%Y", "%m/%d/%Y", "%d %b %Y", "%d/%m/%y", "%b %Y", "%H:%M", "%Y/%m/%d")
+        ),
+        [f"{day.day}.{day.month}.{day.year}" for day in DAYS],
+        [f"week {i // 7}" for i in range(N)],
+        [str(i) for i in range(N)],
+    ],
+)
+def test_text_that_would_sort_by_its_letters_is_no_time(path, texts, chunk_rows):
+    with pytest.raises(InputError, match=r"log\.parquet: column 'when' \(time\) holds '.*write dates as 2024-01-31"):
+        dated(path, texts, chunk_rows=chunk_rows)
+
+
+def test_one_date_that_is_written_otherwise_is_named_by_its_row(tmp_path):
+    log = frame().assign(when=DAYS.strftime("%Y-%m-%d"))
+    log.loc[150, "when"] = "29.1.2024"
+    log.to_csv(tmp_path / "log.csv", index=False)
+    for chunk_rows in (None, 60):
+        data = module(tmp_path / "log.csv", split="time", time="when", chunk_rows=chunk_rows)
+        with pytest.raises(InputError, match=r"'when' \(time\) holds '29\.1\.2024' in data row 151, whose order"):
+            data.setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+@pytest.mark.parametrize("role", ["group", "time"])
+def test_a_misspelt_column_to_split_by_is_named_by_its_option(path, role, chunk_rows):
+    with pytest.raises(InputError, match=rf"no column 'custmer' \({role}\): did you mean 'customer'"):
+        module(path, split=role, chunk_rows=chunk_rows, **{role: "custmer"}).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+def test_a_share_that_holds_out_no_row_is_an_error(path, chunk_rows):
+    with pytest.raises(InputError, match="holdout=1e-09 of 200 rows holds out none: give a larger share, or 0"):
+        module(path, holdout=1e-9, chunk_rows=chunk_rows).setup()
 
 
 def test_any_backbone_trains_on_a_file_and_self_training_too(path):
@@ -236,6 +305,25 @@ def test_every_fit_begins_with_the_first_chunk_and_a_resumed_one_where_it_was(pa
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_chunks_smaller_than_a_batch_are_told_before_training(path, monkeypatch, holdout):
+    data = module(path, chunk_rows=70, holdout=holdout)
+    data.setup()
+    fewest = min(part.n_rows for part in chunks(data))
+    protocol = tiny_protocol("matched", stopping="fixed")
+    model = DirectMethod(data.shape, [0], protocol.replace(batch_size=fewest + 1))
+    model.training_step = lambda *_: pytest.fail("trained")
+    message = f"chunk_rows=70: a chunk has {fewest} rows to train on, fewer than batch_size={fewest + 1}: give a larger"
+    with pytest.raises(InputError, match=message):
+        fit(model, data)
+    unread = module(path, chunk_rows=fewest, holdout=holdout)
+    monkeypatch.setattr(unread, "setup", lambda stage=None: None if stage else pytest.fail("read"))
+    with pytest.raises(InputError, match=f"chunk_rows={fewest}: a chunk has {fewest} rows"):
+        fit(model, unread)
+    enough = DirectMethod(data.shape, [0], protocol.replace(batch_size=fewest))
+    fit(enough, data, max_epochs=data.n_chunks)
+
+
 def test_a_stream_that_nothing_checked_is_refused_by_what_needs_the_whole_log(path):
     data = module(path, chunk_rows=70, holdout=0.1)
     loader, model = data.train_dataloader(), UniformDM(data.shape, [0], tiny_protocol("matched", stopping="fixed"))
@@ -261,8 +349,8 @@ def test_a_stream_of_one_chunk_trains_as_in_memory(path):
     [
         ({"holdout": 1}, "holdout=1"),
         ({"split": "rows"}, "split='rows': allowed are row, group and time"),
-        ({"split": "group"}, "split='group' and group=None"),
-        ({"time": "day"}, "split='row' and time='day'"),
+        ({"split": "group"}, "split='group' needs group=, the column to split by"),
+        ({"time": "day"}, "split='row' goes without time='day': allowed are split='time' with time=COLUMN, or neither"),
         ({"chunk_rows": 5}, "chunk_rows=5"),
         ({"chunk_rows": 50, "rows": 100}, "without rows"),
     ],
@@ -276,6 +364,15 @@ def test_text_is_categories_by_the_whole_file_not_by_the_rows_to_train_on(path):
     frame().assign(code=["10", "11"] * 80 + ["01"] * 40).to_parquet(path)
     data = module(path, features=["age", "code"], split="time", time="day")
     assert data.shape.n_features == 1 + 2
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 70])
+def test_a_column_to_split_by_can_be_read_as_it_is_written(tmp_path, chunk_rows):
+    frame().assign(shop=[f"{i // 10:02d}" for i in range(N)], id="01").to_csv(tmp_path / "log.csv", index=False)
+    options = {"split": "group", "group": "shop", "kept": ["id"], "categorical": ["shop", "id", "town"]}
+    data = module(tmp_path / "log.csv", chunk_rows=chunk_rows, **options)
+    assert data.shape.n_features == 1 + 3 + 1
+    assert data.validation.n_rows % 10 == 0
 
 
 def test_what_is_wrong_in_a_streamed_file_is_named_by_its_row(path):
@@ -304,7 +401,8 @@ def test_actions_with_too_little_to_learn_from_are_warned_of(path, chunk_rows):
     log.loc[[3, 5], "price"] = 99.0
     log["bought"] = log["bought"].where(log.index != 5)  # an outcome that was not observed is not counted
     log.to_parquet(path)
-    with pytest.warns(UserWarning, match=r"action 99\.0 has 1 observed outcomes") as told:
+    where = "comes from other actions, or rests on these alone where each has a model of its own; leave it out"
+    with pytest.warns(UserWarning, match=rf"action 99\.0 has 1 observed outcomes: .* {where}") as told:
         module(path, chunk_rows=chunk_rows, features=["age"], seed=1).setup()
     said = [str(warning.message) for warning in told]
     assert [text for text in said if "'no'" in text] == [

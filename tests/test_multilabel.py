@@ -55,7 +55,7 @@ def test_a_label_that_the_policys_rows_lack_is_possible(labelled):
     ("x", "y", "message"),
     [
         (np.zeros((3, 2)), np.zeros((2, 2)), "the same N"),
-        (np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), "y is 2 in row 1, label 0"),
+        (np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), "y is 2 in row 1 .from 0., label 0"),
         (np.zeros((0, 2)), np.zeros((0, 2)), "allowed"),
     ],
 )

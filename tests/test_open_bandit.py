@@ -69,7 +69,7 @@ def test_logs_that_have_no_such_dictionary(changes, message):
     ("changes", "message"),
     [
         ({"reward": None}, "lacks 'reward'"),
-        ({"reward": np.linspace(0, 1, 30)}, r"reward is 0\.0344828 in row 1: allowed are 0 and 1"),
+        ({"reward": np.linspace(0, 1, 30)}, r"reward is 0\.0344828 in row 1 .from 0.: allowed are 0 and 1"),
         ({"position": np.arange(30) % 3}, "rows of positions 0, 1, 2: choose those of one"),
         ({"pi_b": np.full((30, 4, 3), 0.25)}, r"pi_b has shape \(30, 4, 3\): allowed is \[N, K, 1\]"),
         ({"action": np.full(30, 7)}, r"action is 7 in row 0 .from 0., replicate 0: allowed are 0\.\.3"),

@@ -1,5 +1,6 @@
 """Estimates of a policy's value against a truth that is known."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -193,6 +194,19 @@ def test_what_is_not_allowed_is_named(changes, message):
     arguments = {"policy": [[0.5, 0.5]] * 4, "action": [0, 1, 0, 1], "reward": [1, 0, 0, 1], "propensity": [0.5] * 4}
     with pytest.raises(InputError, match=message):
         ips(**(arguments | changes))
+
+
+def test_an_action_that_no_row_has_is_warned_of():
+    action, reward, policy = np.zeros(40, int), np.ones(40), np.repeat([0, 2], [30, 10])
+    for estimate in (ips, snips, partial(doubly_robust, expected_reward=np.ones((40, K)))):
+        with pytest.warns(UserWarning, match=r"in 10 of 40 rows the policy takes an action .* has \(2\)") as told:
+            estimate(policy, action, reward, np.ones(40))
+        assert told[0].filename == __file__
+        action[-1] = 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            estimate(policy, action, reward, np.ones(40))
+        action[-1] = 0
 
 
 def test_a_policy_that_the_log_never_followed_has_no_value():
