@@ -20,6 +20,7 @@ from cst_lightning.texts import printable
 
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 ORACLE = "†"
+UNCHANGED = "unchanged"  # what settings are called of which nothing is named
 _BACKBONES = {
     "dm": "DM",
     "hsic": "HSIC",
@@ -168,6 +169,18 @@ def main_datasets(names: Iterable[str]) -> list[str]:
     """Data sets without the variants (``D1@o=2``) of those that are there themselves."""
     every = list(dict.fromkeys(names))
     return [name for name in every if "@" not in name or name.partition("@")[0] not in every]
+
+
+def settings_titles(places: Iterable[Place]) -> tuple[dict[str, str], str]:
+    """What to call each ``Place.settings``, and what all have in common; of several, no title names that."""
+    changes = {p.settings: [f"{name}={value}" for name, value in p.changes.items()] for p in places}
+    every = list(changes.values())
+    shared = [change for change in every[0] if all(change in other for other in every)] if len(every) > 1 else []
+    titles = {
+        settings: ", ".join(change for change in mine if change not in shared) or UNCHANGED
+        for settings, mine in changes.items()
+    }
+    return titles, ", ".join(shared)
 
 
 def backbone_title(name: str) -> str:

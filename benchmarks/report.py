@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import figures, sections
-from benchmarks.entries import TITLES, Entry, Place, make_entries
+from benchmarks.entries import TITLES, Entry, Place, make_entries, settings_titles
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
+from benchmarks.plan import counted
 from benchmarks.remote import here
 from benchmarks.sections import Found
-from benchmarks.store import Record, Store, write_parquet, write_text
+from benchmarks.store import Record, Store, is_plain, write_parquet, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, no_markup
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
 from cst_lightning.texts import printable
+
+# what a report.md names of the files that were written with it
+_NAMED = re.compile(
+    r"(?<=\]\()figures/(?:settings-[0-9]+/)?[A-Za-z0-9_-]+\.svg(?=\))|"
+    r"(?<=`)(?:comparison|differences|overlap|rounds|labels)\.csv(?=`)"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,16 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         found = [here(run) for run in options.runs]
         folders = [folder.resolve() for folder, _ in found]
-        for folder in folders:
+        faults = [Store(folder).faults() + away for folder, (_, away) in zip(folders, found, strict=True)]
+        for folder, of_folder in zip(folders, faults, strict=True):
             if not Store(folder).read_all():
-                raise InputError(f"{folder} holds no records (cells/*.json): name a folder that a sweep wrote")
+                _tell(of_folder, sys.stderr)
+                broken = f"no record but {counted(len(of_folder), 'file')} that cannot be read as one"
+                held = broken if of_folder else "no records (cells/*.json)"
+                raise InputError(f"{folder} holds {held}: name a folder that a sweep wrote")
         with figures.also_as(*(["pdf"] if options.pdf else [])):
             runs = [write_report(Store(folder), options.trust) for folder in folders]
-        for folder, (_, away) in zip(folders, found, strict=True):
+        for folder, of_folder in zip(folders, faults, strict=True):
             page = printable(str(folder / "report.html"))
             print(f"{page}; tables, report.md, figures and the frames behind them beside it")
-            for path, fault in Store(folder).faults() + away:
-                print(f"left out, since it is no record: {printable(str(path))} ({fault})")
+            _tell(of_folder, sys.stdout)
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
             write_text(Path(out), render(runs, sections.run_against_run(runs)))
@@ -56,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: a report needs the package {error.name}: pip install 'cst-lightning[report]'", file=sys.stderr)
         return 2
     return 0
+
+
+def _tell(faults: Sequence[tuple[Path | str, str]], stream: TextIO) -> None:
+    for path, fault in faults:
+        print(f"left out, since it is no record: {printable(str(path))} ({fault})", file=stream)
 
 
 def find_places(store: Store, trust: Sequence[str] = ()) -> Found:
@@ -99,39 +116,64 @@ def write_tables(store: Store, trust: Sequence[str] = ()) -> Found:
 
 def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
     """All of ``write_tables``; ``report.md`` and ``report.html``, their figures, and the frames behind them as CSV."""
-    found = write_tables(store, trust)
+    former, found = _former(store.folder), write_tables(store, trust)
     folder, records = store.folder, [record for _, record in found if record is not None]
     entries = {metric: make_entries(found, metric) for metric in TITLES}
+    titles, _ = settings_titles(place for place, _ in found)
     unread = [f"`{printable(path.name)}` is no record" for path, _ in store.faults()]
     sections.write_frames(records, entries, folder)
     parts = [
-        *sections.problems(found, [*saved_jobs(folder, trust)[1], *unread]),
+        *sections.problems(found, [*saved_jobs(folder, trust)[1], *unread], titles),
         *_drawn(found, entries, folder),
-        *sections.differences(entries, folder),
-        *sections.rounds(records, folder),
+        *sections.differences(entries, folder, titles),
+        *sections.rounds(found, folder, titles),
     ]
     tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
     text = "\n\n".join([f"# {no_markup(printable(folder.name))}", *tables, *map(_markdown, parts)])
+    _remove(former)
     write_text(folder / "report.md", text + "\n")
     run = Run(folder.resolve(), found, parts)
     write_text(folder / "report.html", render([run]))
     return run
 
 
+def _former(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The files that the report there names, as they now are: figures, each with its PDF, and frames."""
+    report = folder / "report.md"
+    named = set(_NAMED.findall(report.read_text(encoding="utf-8"))) if is_plain(report) else set()
+    paths = [path for name in sorted(named) for path in (folder / name, (folder / name).with_suffix(".pdf"))]
+    return {path: _stamp(path) for path in paths if is_plain(path)}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns
+
+
+def _remove(former: Mapping[Path, tuple[int, int]]) -> None:
+    """Delete what was not written anew: it would pass for a part of this report. Of others' files it knows nothing."""
+    old = [path for path, stamp in former.items() if is_plain(path) and _stamp(path) == stamp]
+    for path in old:
+        path.unlink()
+    for parent in {path.parent for path in old if path.parent.name.startswith("settings-")}:
+        if not any(parent.iterdir()):
+            parent.rmdir()
+
+
 def _drawn(found: Found, entries: Mapping[str, list[Entry]], folder: Path) -> list[Section]:
     """Every figure; where cells have several settings, each setting's by themselves."""
     parts = []
-    every = list(dict.fromkeys(place.settings for place, _ in found))
-    for number, settings in enumerate(every, 1):
+    titles, _ = settings_titles(place for place, _ in found)
+    for number, (settings, called) in enumerate(titles.items(), 1):
         records = [record for place, record in found if record is not None and place.settings == settings]
         mine = {metric: [e for e in entries[metric] if e.place.settings == settings] for metric in entries}
-        if len(every) == 1:
+        if len(titles) == 1:
             return sections.of_settings(records, mine, folder / "figures")
-        name = f"settings-{number}"
-        parts.append(Section(f"Settings {number}: {settings or 'those of the protocol'}"))
+        name, head = f"settings-{number}", f"Settings {number}: {called}"
+        parts.append(Section(head))
         parts += [
-            replace(section, level=section.level + 1, figure=section.figure and f"{name}/{section.figure}")
-            for section in sections.of_settings(records, mine, folder / "figures" / name)
+            replace(part, level=part.level + 1, figure=part.figure and f"{name}/{part.figure}", of=head)
+            for part in sections.of_settings(records, mine, folder / "figures" / name)
         ]
     return parts
 
@@ -139,7 +181,7 @@ def _drawn(found: Found, entries: Mapping[str, list[Entry]], folder: Path) -> li
 def _markdown(section: Section) -> str:
     parts = ["#" * section.level + f" {no_markup(section.title)}", *map(no_markup, section.texts)]
     if section.figure:
-        parts.append(f"![{section.title}](figures/{section.figure})")
+        parts.append(f"![{markdown_text(section.name)}](figures/{section.figure})")
     if section.rows:
         rows = [list(map(markdown_text, row)) for row in section.rows]
         lines = [list(map(markdown_text, section.header)), ["---"] * len(section.header), *rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from benchmarks.page import Run, Section, run_names
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
 from benchmarks.tables import spread
-from benchmarks.texts import last_line
+from benchmarks.texts import last_line, minus
 from cst_lightning.catalogue import method_title
 from cst_lightning.texts import csv_text
 
@@ -52,11 +52,11 @@ def _csv_value(value: Any) -> Any:
     return csv_text(value) if isinstance(value, str) else value
 
 
-def problems(found: Found, unread: Sequence[str]) -> list[Section]:
-    """Cells without a number, plainly."""
+def problems(found: Found, unread: Sequence[str], titles: Mapping[str, str]) -> list[Section]:
+    """Cells without a number, plainly; ``titles`` are those of settings."""
     rows = []
     for place, record in found:
-        name = (place.settings, place.dataset, backbone_title(place.backbone), method_title(place.method))
+        name = (titles[place.settings], place.dataset, backbone_title(place.backbone), method_title(place.method))
         if record is None:
             rows.append((*name, "missing", "was asked for and has not been run"))
         elif record["status"] != "finished":
@@ -114,7 +114,7 @@ def _against_paper(entries: Sequence[Entry], drawn: Path) -> list[Section]:
             title(row.metric),
             f"{row.ours:.4f} ± {row.ours_se:.4f}" + ORACLE * row.oracle,
             f"{row.paper:.4f} ± {row.paper_se:.4f}" + ORACLE * (row.method == "pl_cvat"),
-            f"{row.z:+z.1f}",
+            minus(f"{row.z:+z.1f}"),
         )
         for row in far.head(_MOST_SHOWN).itertuples()
     ]
@@ -122,8 +122,8 @@ def _against_paper(entries: Sequence[Entry], drawn: Path) -> list[Section]:
     return [Section("Ours against the paper's", 2, texts, "comparison.svg", header, rows)]
 
 
-def differences(entries: Entries, folder: Path) -> list[Section]:
-    """Every two methods of a backbone, paired by seed, and ``differences.csv``."""
+def differences(entries: Entries, folder: Path, titles: Mapping[str, str]) -> list[Section]:
+    """Every two methods of a backbone, paired by seed, and ``differences.csv``; ``titles`` are those of settings."""
     frames = [analysis.differences(of_metric) for of_metric in entries.values()]
     frame = pd.concat(frames)
     if not len(frame):
@@ -137,13 +137,15 @@ def differences(entries: Entries, folder: Path) -> list[Section]:
     sections = [Section("Method against method", texts=[about])]
     for metric, of_metric in frame.groupby("metric", sort=False):
         datasets = list(dict.fromkeys(of_metric["dataset"]))
-        several = of_metric["settings"].nunique() > 1
+        several = ["settings"] if of_metric["settings"].nunique() > 1 else []
         rows = []
         for (settings, first, second), pair in of_metric.groupby(["settings", "first", "second"], sort=False):
             at = {row.dataset: row for row in pair.itertuples()}
-            name = f"{first} − {second}" + (f" ({settings})" if several else "")
-            rows.append((name, *(_difference(at.get(dataset)) for dataset in datasets)))
-        sections.append(Section(f"Differences in {title(str(metric))}", 3, header=("pair", *datasets), rows=rows))
+            names = [*(titles[str(settings)] for _ in several), f"{first} − {second}"]
+            rows.append((*names, *(_difference(at.get(dataset)) for dataset in datasets)))
+        sections.append(
+            Section(f"Differences in {title(str(metric))}", 3, header=(*several, "pair", *datasets), rows=rows)
+        )
     return sections
 
 
@@ -158,7 +160,7 @@ def run_against_run(runs: Sequence[Run]) -> list[Section]:
         for row in frame.itertuples():
             star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
             means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
-            difference = f"{row.difference.mean:+z.4f} ± {row.difference.standard_error:.4f}{star}{oracle}"
+            difference = minus(f"{row.difference.mean:+z.4f} ± {row.difference.standard_error:.4f}{star}{oracle}")
             place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
             rows.append((*place, *means, difference, str(row.difference.n)))
         about = (
@@ -177,7 +179,7 @@ def _difference(row: Any) -> str:
         return ""
     star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
     lost = f" (n={row.n})" if row.n < row.asked else ""
-    return f"{row.difference:+z.4f} ± {row.standard_error:.4f}{star}{oracle}{lost}"
+    return minus(f"{row.difference:+z.4f}") + f" ± {row.standard_error:.4f}{star}{oracle}{lost}"
 
 
 def _ranks(entries: Entries, drawn: Path) -> list[Section]:
@@ -206,24 +208,27 @@ def _ranks(entries: Entries, drawn: Path) -> list[Section]:
     return [Section("Ranks over data sets"), *sections] if sections else []
 
 
-def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
-    """Theorem 1's quantities and Proposition 1's objective by round, ``rounds.csv`` and ``labels.csv``."""
-    frame = analysis.rounds(records)
+def rounds(found: Found, folder: Path, titles: Mapping[str, str]) -> list[Section]:
+    """Theorem 1's quantities and Proposition 1's objective by round, ``rounds.csv`` and ``labels.csv``.
+
+    Args:
+        titles: of settings.
+    """
+    frame, labels = _by_place(found, analysis.rounds), _by_place(found, analysis.label_errors)
     if not len(frame):
         return []
-    labels = analysis.label_errors(records)
     write_frame(folder / "rounds.csv", frame)
     write_frame(folder / "labels.csv", labels)
     means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[list(_OF_ROUNDS)].mean()
     several = frame["settings"].nunique() > 1
     rows = [
         (
-            *((settings,) if several else ()),
+            *((titles[settings],) if several else ()),
             dataset,
             backbone_title(backbone),
             method_title(method),
             str(number),
-            *("" if pd.isna(value) else f"{value:.3f}" for value in values),
+            *("" if pd.isna(value) else minus(f"{value:.3f}") for value in values),
         )
         for (settings, dataset, backbone, method, number), values in zip(means.index, means.to_numpy(), strict=True)
     ]
@@ -235,9 +240,15 @@ def rounds(records: Sequence[Record], folder: Path) -> list[Section]:
         "share of entries at which a classifier differs from f*. R_B: share of entries whose prediction changes "
         "under a perturbation of the length that CVAT uses, μ the same of f*; both from below. Bound: Theorem 1's at "
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
-        "fresh weights need not end below their teacher's value."
+        "fresh weights need not end below their teacher's value. Of every seed: `rounds.csv`."
     )
     return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], header=header, rows=rows)]
+
+
+def _by_place(found: Found, make: Callable[[Sequence[Record]], pd.DataFrame]) -> pd.DataFrame:
+    """A frame of every record, under the settings of its place: with its protocol, where a folder has several."""
+    frames = [make([record]).assign(settings=place.settings) for place, record in found if record is not None]
+    return pd.concat([frame for frame in frames if len(frame)] or [pd.DataFrame()], ignore_index=True)
 
 
 def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[Section]:
@@ -255,7 +266,7 @@ def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[S
         rows.append((backbone_title(backbone), method_title(method), *numbers))
     about = (
         "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
-        "the actions that were logged."
+        "the actions that were logged. Of both metrics: `overlap.csv`."
     )
     return [Section("Overlap", 2, [about], "overlap.svg", ("backbone", "method", *datasets["dataset"]), rows)]
 

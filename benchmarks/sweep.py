@@ -33,7 +33,7 @@ from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
 from benchmarks.store import PARTS, OutputError, Store, refuse_links
 from benchmarks.tables import notes, to_terminal
-from benchmarks.texts import last_line, redact
+from benchmarks.texts import last_line, redact, shell_word
 from benchmarks.tracker import Tracker
 from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
@@ -284,12 +284,10 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
             )
     counted = ", ".join(f"{number} {name}" for name, number in sorted(status.items()))
     folder = printable(str(store.folder))
-    console.print(
-        f"{counted}. Tables: {folder}/tables.md; records: {folder}/records.parquet. Figures and a page: "
-        f"python -m benchmarks.report {folder}",
-        markup=False,
-        soft_wrap=True,
-    )
+    said = f"{counted}. Tables: {folder}/tables.md; records: {folder}/records.parquet."
+    if store.read_all():  # without one there is nothing to report
+        said += f" Figures and a page: python -m benchmarks.report {shell_word(store.folder)}"
+    console.print(said, markup=False, soft_wrap=True)
     copied = remote is None or _copy(remote, console)
     if ended == "interrupted":
         console.print("Stopped. The same command goes on from here.")

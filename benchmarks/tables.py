@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -14,9 +15,18 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.entries import ORACLE, Entry, backbone_title, main_datasets, paper_oracle, title
+from benchmarks.entries import (
+    ORACLE,
+    UNCHANGED,
+    Entry,
+    backbone_title,
+    main_datasets,
+    paper_oracle,
+    settings_titles,
+    title,
+)
 from benchmarks.statistics import Summary
-from benchmarks.texts import markdown_text
+from benchmarks.texts import markdown_text, minus
 from cst_lightning.catalogue import method_order, method_title
 from cst_lightning.texts import csv_text
 
@@ -25,6 +35,10 @@ _COLUMNS = (
     "standard_error", "paper_mean", "paper_standard_error", "floor", "constant", "share_of_the_way", "selection",
     "oracle",
 )  # fmt: skip
+# of LaTeX's article in footnotesize, in points: its line, a letter or digit, and what is left beside a column
+_LINE, _LETTER, _SPACE = 345, 4.15, 2.5
+_LABEL = 20  # letters that a name may have beside its numbers
+_PAGE = 44  # lines of a table on a page of it
 
 
 @dataclass(frozen=True)
@@ -46,10 +60,11 @@ def _lines(entries: Sequence[Entry], shared: Sequence[str]) -> tuple[list[str], 
     at = {(e.place.settings, e.place.backbone, e.place.method, e.place.dataset): e for e in entries}
     several = len({settings for settings, _, _ in rows}) > 1
     n_names = 3 + several
+    titles, _ = settings_titles(entry.place for entry in entries)
     lines = []
     for row in rows:
         found = [at.get((*row, dataset)) for dataset in datasets]
-        names = ((row[0],) if several else ()) + (backbone_title(row[1]), method_title(row[2]))
+        names = ((titles[row[0]],) if several else ()) + (backbone_title(row[1]), method_title(row[2]))
         bold = [entry is not None and entry.best for entry in found] + [False]
         ours = [(entry, entry.ours.mean) for entry in found if entry is not None and entry.ours is not None]
         lines.append(_Line((*names, "ours"), [*map(_ours, found), _share(ours, shared)], "ours", bold))
@@ -104,25 +119,33 @@ def _share(values: Sequence[tuple[Entry, float]], shared: Sequence[str]) -> str:
     """Mean over all of ``shared``; nothing where one is missing, since averages of others do not compare."""
     shares = {entry.place.dataset: entry.share(value) for entry, value in values}
     found = [share for name in shared if (share := shares.get(name)) is not None]
-    return f"{100 * fmean(found):.0f} %" if found and len(found) == len(shared) else ""
+    return minus(f"{100 * fmean(found):.0f} %") if found and len(found) == len(shared) else ""
 
 
-def notes(entries: Sequence[Entry], *, lowest: str = "Bold") -> list[str]:
-    """What a reader of the table must know; ``lowest`` is how it marks the lowest numbers."""
+def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
+    """What a reader of the table must know; ``a_row_each``: it has a row a number, and a star at the lowest."""
     seeds = sorted({len(entry.place.seeds) for entry in entries})
-    place = entries[0].place
-    settings = {entry.place.settings for entry in entries}
-    shared = _shared(entries)
-    changed = f" with {place.settings}" if len(settings) == 1 and place.settings else ""
-    over = f"{' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'}"
+    places = [entry.place for entry in entries]
+    settings, protocols = {place.settings for place in places}, dict.fromkeys(place.protocol for place in places)
+    shared, (_, in_all) = _shared(entries), settings_titles(places)
+    changed = f" with {places[0].settings}" if len(settings) == 1 and places[0].settings else ""
+    over = f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds"
     texts = [
-        f"Mean ± standard error (ddof = 1) over {over}, all rows and all actions of the "
-        f"test set; protocol {place.protocol}{changed}. {lowest}: lowest of its data set and backbone. "
-        "Constant: the observed share of each action's outcomes. "
+        f"{'One seed, without a standard error' if seeds == [1] else over}, all rows and all actions of the "
+        f"test set; protocol {' and '.join(protocols)}{changed}. "
+        f"{'★' if a_row_each else 'Bold'}: lowest of its {'settings, ' if len(settings) > 1 else ''}data set and "
+        "backbone. Constant: the observed share of each action's outcomes. "
         "Floor: the true outcome distribution; no model's expected loss is lower. "
-        + (f"Share of the way: from the constant to the floor, mean over {', '.join(shared)}. " if shared else "")
+        + ("Share of the way: from the constant to the floor" if shared else "")
+        + (f", mean over {', '.join(shared)}" if shared and not a_row_each else "")
+        + (". " if shared else "")
         + "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
     ]
+    if len(settings) > 1:
+        texts.append(
+            f"Settings: what was changed of the protocol; {UNCHANGED}: nothing"
+            + (f" but {in_all}, which all have and none names again." if in_all else ".")
+        )
     rules = sorted({entry.place.selection for entry in entries if entry.oracle})
     if rules:
         texts.append(
@@ -171,40 +194,93 @@ def to_csv(entries: Sequence[Entry]) -> str:
 
 
 def to_latex(entries: Sequence[Entry]) -> str:
-    """The Markdown table for a paper, variants of data sets in a table of their own.
+    """The Markdown table for a paper: in blocks of data sets that fit a line of 345 pt in footnotesize.
 
-    It needs booktabs, and graphicx to fit the width of the text.
+    Variants of data sets are in tables of their own; below all stands what their marks mean. It needs booktabs, and
+    graphicx for names so long that even one data set does not fit.
     """
     main = main_datasets(entry.place.dataset for entry in entries)
     variants = [entry for entry in entries if entry.place.dataset not in main]
-    tables = [_tabular([entry for entry in entries if entry.place.dataset in main], _shared(entries))]
-    tables += [_tabular(variants, ())] if variants else []
-    comment = "".join(f"% {text}\n" for text in notes(entries))
-    return f"% {title(entries[0].metric)}\n{comment}" + "\n\\medskip\n".join(tables)
+    tables = _tabulars([entry for entry in entries if entry.place.dataset in main], _shared(entries))
+    tables += _tabulars(variants, ()) if variants else []
+    name = title(entries[0].metric)
+    about = [" $\\pm$ ".join(map(_tex, text.split(" ± "))) for text in notes(entries)]
+    return "\n".join(
+        [
+            f"% {name}",
+            rf"\par\medskip\begingroup\footnotesize\raggedright\setlength{{\parindent}}{{0pt}}\setlength{{\tabcolsep}}{{{_SPACE}pt}}",
+            rf"\textbf{{{_tex(name)}}}\par\nobreak\smallskip\nobreak",
+            "\\par\\medskip\n".join(tables) + r"\par\smallskip",
+            *(text + r"\par" for text in about),
+            r"\endgroup",
+            "",
+        ]
+    )
 
 
-def _tabular(entries: Sequence[Entry], shared: Sequence[str]) -> str:
+def _tabulars(entries: Sequence[Entry], shared: Sequence[str]) -> list[str]:
+    """As many tables as the width of a line and the height of a page ask for."""
     header, lines = _lines(entries, shared)
     n_names = len(lines[0].names)
-    out = [r"\noindent\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
-    out += [r"\begin{tabular}{" + "l" * n_names + "r" * (len(header) - n_names) + "}", r"\toprule"]
-    out += [" & ".join(map(_tex, header)) + r" \\", r"\midrule"]
-    previous: tuple[str, ...] = ()
-    for line in lines:
-        group = line.names[: n_names - 2] if line.kind == "ours" else (line.kind,)
-        names = line.names
-        if line.kind == "ours" and group == previous:  # the backbone stands once
-            names = (*[""] * (n_names - 2), *line.names[n_names - 2 :])
-        elif line.kind != "paper" and previous and group != previous and previous != ("reference",):
-            out.append(r"\midrule")
-        previous = group if line.kind != "paper" else previous
-        bold = line.bold or [False] * len(line.texts)
-        texts = [
-            rf"\textbf{{{_tex(text)}}}" if strong else _tex(text) for text, strong in zip(line.texts, bold, strict=True)
-        ]
-        out.append(" & ".join([*map(_tex, names), *texts]) + r" \\")
-    out += [r"\bottomrule", r"\end{tabular}}"]
-    return "\n".join(out) + "\n"
+    columns = header[n_names:]
+    first = _LETTER * max((len(_label(line)) for line in lines if len(_label(line)) <= _LABEL), default=0)
+    blocks: list[list[int]] = [[]]
+    used = first
+    for number, column in enumerate(columns):
+        width = _LETTER * max(len(column), *(len(line.texts[number]) for line in lines)) + 2 * _SPACE
+        if blocks[-1] and used + width > _LINE:
+            blocks.append([])
+            used = first
+        blocks[-1].append(number)
+        used += width
+    tables = []
+    for block in blocks:
+        groups: dict[str, list[_Line]] = {}
+        for line in lines:
+            if any(line.texts[number] for number in block):
+                # a line of the paper's stands under ours, in its group
+                title = next(reversed(groups)) if line.kind == "paper" else _group(line)
+                groups.setdefault(title, []).append(line)
+        tables += [_tabular(part, [columns[n] for n in block], block) for part in _pages(groups)]
+    return tables
+
+
+def _label(line: _Line) -> str:
+    return "  paper" if line.kind == "paper" else line.names[0] if line.kind == "reference" else line.names[-2]
+
+
+def _group(line: _Line) -> str:
+    """What stands over its lines: backbone, and settings where there are several."""
+    return ", ".join(reversed(line.names[:-2])) if line.kind == "ours" else ""
+
+
+def _pages(groups: dict[str, list[_Line]]) -> list[dict[str, list[_Line]]]:
+    """Whole groups, as many as fit a page."""
+    pages: list[dict[str, list[_Line]]] = [{}]
+    for name, lines in groups.items():
+        if pages[-1] and sum(1 + len(of) for of in pages[-1].values()) + len(lines) > _PAGE:
+            pages.append({})
+        pages[-1][name] = lines
+    return pages
+
+
+def _tabular(groups: dict[str, list[_Line]], columns: Sequence[str], block: Sequence[int]) -> str:
+    out = [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+    out += [r"\begin{tabular}{@{}l" + "r" * len(columns) + "@{}}", r"\toprule"]
+    out += [" & ".join(["", *map(_tex, columns)]) + r" \\"]
+    for name, lines in groups.items():
+        out.append(r"\midrule")
+        for part in textwrap.wrap(name, int(_LINE / _LETTER / 1.5)):
+            out.append(rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l@{{}}}}{{\textit{{{_tex(part)}}}}} \\")
+        for line in lines:
+            label = r"\quad paper" if line.kind == "paper" else _tex(_label(line))
+            if len(_label(line)) > _LABEL:  # it has a line of its own
+                out.append(rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l@{{}}}}{{{label}}} \\*")
+                label = ""
+            cells = [(line.texts[n], bool(line.bold) and line.bold[n]) for n in block]
+            texts = [rf"\textbf{{{_tex(text)}}}" if strong else _tex(text) for text, strong in cells]
+            out.append(" & ".join([label, *texts]) + r" \\")
+    return "\n".join([*out, r"\bottomrule", r"\end{tabular}}"])
 
 
 _TEX = {
@@ -214,7 +290,6 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    text = re.sub(r"^-(?=\d)", "−", text)  # a hyphen is no minus sign
     return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found[0]], text)
 
 

@@ -6,6 +6,8 @@ import json
 import netrc
 import os
 import re
+import shlex
+from pathlib import Path
 
 from cst_lightning.texts import printable
 
@@ -19,6 +21,11 @@ def last_line(text: str) -> str:
     """The last line of an error, where Python says what it was."""
     lines = text.strip().splitlines()
     return printable(lines[-1]) if lines else ""
+
+
+def shell_word(path: Path) -> str:
+    """A path as a command takes it, whatever stands in its name."""
+    return shlex.quote(printable(str(path)))
 
 
 def redact(text: str) -> str:
@@ -44,6 +51,11 @@ def _secrets() -> list[tuple[str, str]]:
         hosts = {}
     found += [(f"password of {host}", password) for host, (_, _, password) in hosts.items()]
     return [(name, value) for name, value in found if len(value or "") >= _SHORTEST_SECRET]
+
+
+def minus(text: str) -> str:
+    """A number in which no hyphen stands for a minus sign."""
+    return re.sub(r"^-(?=\d)", "−", text)
 
 
 def no_markup(text: str) -> str:

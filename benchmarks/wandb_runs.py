@@ -9,6 +9,7 @@ from typing import IO
 from benchmarks.executors.common import Event
 from benchmarks.grid import Cell, Job
 from benchmarks.store import Store
+from benchmarks.texts import shell_word
 
 try:
     import fcntl
@@ -106,4 +107,4 @@ def _key_of(run: Path) -> str:
 
 def how_to_sync(folder: Path) -> str:
     """The command, in words."""
-    return f"Upload later with: python -m benchmarks.sweep sync {folder}"
+    return f"Upload later with: python -m benchmarks.sweep sync {shell_word(folder)}"

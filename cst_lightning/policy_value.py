@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from cst_lightning.errors import InputError, rows_from_0
+from cst_lightning.errors import InputError, rows_from_0, warn
 
 Floats = NDArray[np.float64]
 

@@ -1,5 +1,6 @@
 """The LaTeX tables compile, where there is an engine."""
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.entries import make_entries
+from benchmarks.entries import TITLES, make_entries
 from benchmarks.report import find_places
 from benchmarks.store import Store
 from benchmarks.tables import to_latex
@@ -33,6 +34,22 @@ def test_a_table_compiles_and_fits_the_text(run, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
     assert (tmp_path / "table.pdf").stat().st_size > 1000
+
+
+@pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine on this machine")
+@pytest.mark.parametrize("run", ["released", "deviations"])
+def test_a_table_of_the_projects_own_names_is_not_shrunk_to_fit(run, tmp_path):
+    found = find_places(Store(RESULTS / run))
+    text = "\n".join(to_latex(make_entries(found, metric)) for metric in TITLES)
+    shrunk = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+    assert shrunk in text
+    (tmp_path / "table.tex").write_text(DOCUMENT % text.replace(shrunk, r"\mbox"), encoding="utf-8")
+    options = ["-interaction=nonstopmode", "-halt-on-error"] if "pdflatex" in ENGINE else []
+    done = subprocess.run([ENGINE, *options, "table.tex"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    wide = [float(width) for width in re.findall(r"Overfull \\hbox \(([0-9.]+)pt", done.stdout)]
+    assert max(wide, default=0) < 7  # of 345: a fiftieth
+    assert "Overfull \\vbox" not in done.stdout  # nor does one run off its page
 
 
 @pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine on this machine")

@@ -4,17 +4,21 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from benchmarks import tracker
-from benchmarks.grid import digest
+from benchmarks.grid import digest, make_jobs
 from benchmarks.report import main as report
-from benchmarks.store import _name
-from benchmarks.sweep import main
-from benchmarks.texts import markdown_text, redact
+from benchmarks.store import Store, _name
+from benchmarks.sweep import _finish, main
+from benchmarks.texts import markdown_text, redact, shell_word
+from benchmarks.wandb_runs import how_to_sync
 from cst_lightning.__main__ import main as log_main
 from cst_lightning.texts import csv_text, csv_value, printable
 from tests.classifiers import make_log
@@ -191,6 +195,22 @@ def test_a_log_steers_no_terminal(tmp_path, capsys):
     said = "".join(capsys.readouterr())
     assert "?[2J.csv" in said
     assert "\x1b" not in said
+
+
+def test_a_command_to_paste_takes_any_folders_name():
+    folder = Path("/tmp/my runs/$HOME's")
+    assert shlex.split(how_to_sync(folder))[-1] == shlex.split(shell_word(folder))[0] == str(folder)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_closing_line_advises_a_report_where_there_is_one_to_make(whole, tmp_path, recorded, capsys):
+    folder = tmp_path / "my runs $1"
+    for name in ("sweeps", "cells") if recorded else ("sweeps",):
+        shutil.copytree(whole / name, folder / name)
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    assert _finish(jobs, Store(folder), Console(stderr=True), "interrupted", None) == 130
+    command = capsys.readouterr().err.partition("python -m benchmarks.report ")[2].splitlines()[:1]
+    assert list(map(shlex.split, command)) == ([[str(folder)]] if recorded else [])
 
 
 @pytest.mark.parametrize(

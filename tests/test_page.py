@@ -38,7 +38,9 @@ def test_a_page_opens_without_error_or_request_and_fits(runs, browser, name, wid
     page, troubles = open_page(browser, runs / name, width)
     assert troubles == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert all(alt for alt in page.locator("img").evaluate_all("all => all.map(one => one.alt)"))
+    alts = page.locator("img").evaluate_all("all => all.map(one => one.alt)")
+    assert all(alts)
+    assert len(set(alts)) == len(alts)
     assert page.locator("img").evaluate_all("all => all.every(one => one.complete && one.naturalWidth > 0)")
 
 
@@ -126,7 +128,7 @@ def test_every_table_can_be_sorted(runs, browser):
 
     before = column(0)
     section.get_by_role("button", name="D1").click()  # numbers with a sign and what follows them
-    numbers = [float(text.split(" ±")[0]) for text in column(2)]
+    numbers = [float(text.split(" ±")[0].replace("−", "-")) for text in column(2)]
     assert numbers == sorted(numbers)
     assert len(set(numbers)) > 1
     section.get_by_role("button", name="pair").click()
@@ -179,6 +181,9 @@ def test_a_page_prints_whole_and_in_dark_on_white(runs, browser, tmp_path, schem
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("nav").is_visible()
+    # every number, whatever the filters let through
+    assert page.locator("#table tbody tr[hidden]").count() > 0
+    assert all(row.is_visible() for row in page.locator("#table tbody tr").all())
     # on paper, what sticks to the top of a window comes out below its table
     assert set(page.locator("thead th").evaluate_all("all => all.map(one => getComputedStyle(one).position)")) == {
         "static"
@@ -186,6 +191,57 @@ def test_a_page_prints_whole_and_in_dark_on_white(runs, browser, tmp_path, schem
     cut = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 || one.scrollWidth > one.clientWidth + 1)"
     assert page.locator(".wide").evaluate_all(f"{cut}.length") == 0
     assert page.pdf(path=str(tmp_path / "page.pdf"))[:4] == b"%PDF"
+
+
+def place(settings, dataset="D1", method="pl"):
+    return Place(dataset, "dm", method, (0,), "written", "x", settings), None
+
+
+def test_several_settings_are_told_apart_everywhere(browser, tmp_path):
+    found = [place({"rounds": 2, "hidden": 8}), place({"rounds": 2}), place({"rounds": 2, "hidden": 16})]
+    (tmp_path / "figures").mkdir()
+    for name, width in (("one", 300), ("four", 700)):
+        (tmp_path / "figures" / f"{name}.svg").write_text(
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="200pt" viewBox="0 0 {width} 200"/>'
+        )
+    parts = [Section("Settings 1: hidden=8"), Section("Costs", 3, figure="one.svg", of="Settings 1: hidden=8")]
+    parts += [Section("Settings 2: unchanged"), Section("Costs", 3, figure="four.svg", of="Settings 2: unchanged")]
+    (tmp_path / "page.html").write_text(render([Run(tmp_path, found, parts)]))
+    page, troubles = open_page(browser, tmp_path / "page.html", 360)
+    assert troubles == []
+    assert page.locator("#table thead th").first.text_content() == "settings"
+    # what all of them have is named once
+    assert page.locator("select[data-column=settings] option").all_text_contents() == [
+        *("all", "hidden=8", "unchanged", "hidden=16")
+    ]
+    assert page.get_by_text("nothing but rounds=2, which all have").count() == 1
+    page.locator("select[data-column=settings]").select_option("unchanged")
+    assert page.locator("#table tbody tr:not([hidden])").count() == 1
+    alts = page.locator("img").evaluate_all("all => all.map(one => one.alt)")
+    assert alts == ["Figure: Costs, settings 1: hidden=8", "Figure: Costs, settings 2: unchanged"]
+    # a single panel is scaled to a phone; of several, none can be read so, and they scroll: a stop of the keyboard
+    wide = "all => all.map(one => one.scrollWidth > one.clientWidth + 1)"
+    assert page.locator("figure").evaluate_all(wide) == [False, True]
+    page.wait_for_function("document.querySelectorAll('figure')[1].tabIndex === 0")
+    assert page.locator("figure").nth(1).get_attribute("aria-label") == alts[1]
+    assert page.locator("figure").first.get_attribute("tabindex") is None
+    assert not page.get_by_role("link", name="Costs").first.is_visible()
+    page.locator("nav summary").nth(1).press("Enter")
+    page.get_by_role("link", name="Costs").click()
+    assert page.evaluate("location.hash") == "#r1s3"
+    heads = [
+        page.locator(f"h{level}").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") for level in (2, 3)
+    ]
+    assert heads[0] > heads[1]
+
+
+def test_a_word_is_found_where_a_word_begins(browser, tmp_path):
+    found = [(Place("D1", name, "pl", (0,), "written", "x"), None) for name in ("dm", "udm")]
+    (tmp_path / "page.html").write_text(render([Run(tmp_path, found, [])]))
+    page, _ = open_page(browser, tmp_path / "page.html")
+    for text, names in (("dm d", ["DM"]), ("UD", ["UDM"]), ("d1 ((", []), ("D1", ["DM", "UDM"])):
+        page.get_by_label("Search").fill(text)
+        assert visible(page, 1) == names, text
 
 
 def test_names_from_outside_are_text(runs, browser, tmp_path):

@@ -60,6 +60,8 @@ def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
     text = first[Path("report.md")].decode()
     assert all(f"]({name})" in text for name in names if name.endswith(".svg"))
     assert "| DM PL − DM |" in text
+    assert "| −" in text
+    assert "| -0" not in text  # a hyphen is no minus sign
     write_report(Store(run))
     assert files(run) == first
 
@@ -74,6 +76,28 @@ def test_figures_for_a_paper_are_pdf_beside_the_svg_and_come_out_the_same_again(
     assert all(path.read_bytes().startswith(b"%PDF") for path in folder.glob("figures/*.pdf"))
     assert main([str(folder), "--pdf"]) == 0
     assert files(folder) == first
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_what_a_former_report_wrote_and_this_one_does_not_is_gone_and_nobody_elses_file(tmp_path):
+    options = [*FAST[:3], "--methods", "backbone", "pl", "--seeds", "0..2", *FAST[5:], "--workers", "1"]
+    assert sweep([*options, "--backbones", "dm", "udm", "--out", str(tmp_path)]) == 0
+    write_report(Store(tmp_path))
+    pdf = tmp_path / "figures" / "calibration_udm.pdf"
+    for own in (pdf, pdf.with_name("calibration_dm.pdf"), pdf.with_name("mine.pdf"), pdf.with_name("mine_udm.svg")):
+        own.write_bytes(b"")
+    assert (tmp_path / "overlap.csv").is_file()
+    for record in (tmp_path / "cells").glob("*.json"):
+        if "-udm-" in record.name or "-o9-" in record.name:
+            record.unlink()
+    shutil.rmtree(tmp_path / "sweeps")
+    write_report(Store(tmp_path))
+    after = files(tmp_path)
+    named = {str(path) for path in after if path.suffix in (".svg", ".pdf", ".csv")}
+    assert not {name for name in named if "udm" in name and "mine" not in name}
+    assert {"figures/calibration_dm.svg", "figures/mine.pdf", "figures/mine_udm.svg", "rounds.csv"} <= named
+    assert "overlap.csv" not in named
+    assert "figures/calibration_dm.pdf" not in named  # of a figure that was drawn anew
 
 
 def test_rounds_hold_what_the_theorem_speaks_of(run):
@@ -141,6 +165,17 @@ def test_a_folder_without_records_is_an_error(tmp_path, capsys):
     assert main([]) == 2
 
 
+def test_a_folder_of_damaged_records_says_what_is_wrong_with_each(run, tmp_path, capsys):
+    (tmp_path / "cells").mkdir()
+    names = [path.name for path in (run / "cells").glob("*-backbone-*.json")]
+    for name in names:
+        (tmp_path / "cells" / name).write_text('{"broken')
+    assert main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert all(f"no record: {tmp_path / 'cells' / name} (" in said for name in names)
+    assert f"{len(names)} files that cannot be read as one" in said
+
+
 def test_a_file_that_is_no_record_is_named(run, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
@@ -166,8 +201,14 @@ def test_two_protocols_in_a_folder_stay_apart(tmp_path):
     for row in table.itertuples():
         assert row.mean == pytest.approx(own[row.protocol])
     text = (tmp_path / "report.md").read_text()
-    assert "protocol=matched" in text
-    assert "protocol=written" in text
+    titles = [line for line in text.splitlines() if line.startswith("## Settings ")]
+    assert titles == [
+        "## Settings 1: protocol=matched",
+        "## Settings 2: protocol=written",
+    ]  # the latest command's first
+    assert "unchanged: nothing but max_epochs=2, max_epochs_cst=[2], which all have" in text
+    of_rounds = pd.read_csv(tmp_path / "rounds.csv")
+    assert set(of_rounds["settings"].str.partition(",")[0]) == {"protocol=matched", "protocol=written"}
 
 
 def test_a_record_under_several_settings_is_one_comparison(tmp_path):
@@ -226,7 +267,10 @@ def test_one_seed_has_a_report_without_spread(tmp_path):
     options += ["--override.max_epochs", "1", "--override.max_epochs_cst", "1", "--override.batch_size", "20"]
     assert sweep([*options, "--out", str(tmp_path)]) == 0
     write_report(Store(tmp_path))
-    assert "nan" not in (tmp_path / "report.md").read_text().replace("finance", "")
+    text = (tmp_path / "report.md").read_text()
+    assert "nan" not in text.replace("finance", "")
+    assert "One seed, without a standard error" in text
+    assert "±" not in text.partition("\n## ")[0]
 
 
 def test_the_truth_changes_nowhere_at_no_distance_and_more_the_farther():

@@ -181,8 +181,10 @@ def test_latex_has_variants_of_a_data_set_in_a_table_of_their_own():
     assert [name in first for name in ("D1 &", "D2 &", "o=2")] == [True, True, False]
     assert [name in second for name in ("D1 &", "D2 &", "o=2")] == [False, False, True]
     assert latex.count("% NLL (nats)") == 1
-    assert second.startswith("{lllr}")  # no share of the way there, which is over the main data sets
-    assert first.startswith("{lllrrr}")
+    assert second.startswith("{@{}lr@{}}")  # no share of the way there, which is over the main data sets
+    assert first.startswith("{@{}lrrr@{}}")
+    assert r"\par" in latex.rpartition(r"\end{tabular}")[2]
+    assert "Bold: lowest" in latex.rpartition(r"\end{tabular}")[2]  # in print, and not in a comment
 
 
 def test_a_method_does_not_win_by_losing_its_bad_seed():
