@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.entries import ORACLE, Entry, Place, backbone_title, main_datasets
-from benchmarks.statistics import holm, paired_difference, summarise
+from benchmarks.statistics import holm, paired_difference
 from benchmarks.store import Record
 from cst_lightning.catalogue import method_title
 from cst_lightning.errors import InputError
@@ -164,6 +164,28 @@ def losses(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame(rows).pivot(index="dataset", columns="method", values="loss")
 
 
+def nll_and_hamming(nll: Sequence[Entry], hamming: Sequence[Entry]) -> pd.DataFrame:
+    """Both mean losses of every cell; data sets that are variants of another are left out.
+
+    ``oracle`` marks a method of a backbone whose weight an oracle chose on some data set.
+    """
+    marked = {(e.place.backbone, e.place.method) for e in nll if e.oracle}
+    shown, other = main_datasets(e.place.dataset for e in nll), {cell(e.place): e.ours for e in hamming}
+    rows = [
+        {
+            "dataset": e.place.dataset,
+            "backbone": e.place.backbone,
+            "method": e.place.method,
+            "nll": e.ours.mean,
+            "hamming": of_hamming.mean,
+            "oracle": (e.place.backbone, e.place.method) in marked,
+        }
+        for e in nll
+        if e.ours is not None and (of_hamming := other[cell(e.place)]) is not None and e.place.dataset in shown
+    ]
+    return pd.DataFrame(rows)
+
+
 def rounds(records: Sequence[Record]) -> pd.DataFrame:
     """What Theorem 1 and Proposition 1 speak of, for every seed and round of self-training.
 
@@ -174,7 +196,7 @@ def rounds(records: Sequence[Record]) -> pd.DataFrame:
     promise no more. ``student_error`` is what it bounds. The objective is Proposition 1's, without CVAT's term.
     """
     rows = []
-    for record in _finished(records):
+    for record in finished(records):
         place = Place.of_record(record)
         for result in record["results"]:
             for number, done in enumerate(result["rounds"], 1):
@@ -183,7 +205,7 @@ def rounds(records: Sequence[Record]) -> pd.DataFrame:
                 protocol = record["protocol"]
                 mu = truth_inconsistency(place.dataset, result["seed"], protocol["cvat_eps"], protocol["price_term"])
                 rows.append(
-                    _names(record)
+                    names(record)
                     | {
                         "seed": result["seed"],
                         "round": number,
@@ -212,7 +234,7 @@ def label_errors(records: Sequence[Record]) -> pd.DataFrame:
     Mean over the ``n`` seeds in which the class is there.
     """
     rows = []
-    for record in _finished(records):
+    for record in finished(records):
         found = [[done.get("bayes_error") for done in result["rounds"]] for result in record["results"]]
         for number, of_seeds in enumerate(zip_longest(*found), 1):
             known = [np.array(errors, dtype=float) for errors in of_seeds if errors is not None]
@@ -220,7 +242,7 @@ def label_errors(records: Sequence[Record]) -> pd.DataFrame:
                 values = [errors[action, label] for errors in known if not np.isnan(errors[action, label])]
                 if values:
                     place = {"round": number, "action": action, "label": label}
-                    rows.append(_names(record) | place | {"error": float(np.mean(values)), "n": len(values)})
+                    rows.append(names(record) | place | {"error": float(np.mean(values)), "n": len(values)})
     columns = ["settings", "dataset", "backbone", "method", "oracle", "round", "action", "label", "error", "n"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -254,7 +276,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
     """Each logging policy of a data set (``o=``, ``unlogged=``): effective sample size beside every method's loss."""
     size = {
         Place.of_record(record).dataset: float(np.mean(record["data"]["effective_sample_size"]))
-        for record in _finished(records)
+        for record in finished(records)
         if record["data"].get("effective_sample_size")
     }
     policies = Counter(map(_base, size))
@@ -283,7 +305,7 @@ def overlap(records: Sequence[Record], entries: Sequence[Entry]) -> pd.DataFrame
 def calibration(records: Sequence[Record]) -> pd.DataFrame:
     """Reliability of every cell, its seeds pooled: mean prediction and observed share in each bin of predictions."""
     rows = []
-    for record in _finished(records):
+    for record in finished(records):
         bins = [result["reliability"] for result in record["results"] if result.get("reliability")]
         if not bins:
             continue
@@ -294,68 +316,28 @@ def calibration(records: Sequence[Record]) -> pd.DataFrame:
                 of: float(sum(one["count"][number] * one[of][number] for one in bins) / n[number])
                 for of in ("predicted", "observed")
             }
-            rows.append(_names(record) | {"bin": int(number), "count": int(n[number])} | sums)
+            rows.append(names(record) | {"bin": int(number), "count": int(n[number])} | sums)
     return pd.DataFrame(rows)
 
 
-def curves(records: Sequence[Record]) -> pd.DataFrame:
-    """Learning curves: mean and standard error over the seeds still in training, by stage, series and epoch."""
-    rows = []
-    for record in _finished(records):
-        for number, curve in enumerate(record.get("curves", [])):
-            stage = "backbone" if record["identity"]["method"] == "backbone" else f"round {number + 1}"
-            for series in ("training_loss", "validation_nll"):
-                for place, epoch in enumerate(curve["epoch"] if curve[series] else []):
-                    values = [
-                        seed[place]
-                        for seed, result in zip(curve[series], record["results"], strict=True)
-                        if seed[place] is not None and epoch <= _trained(result, number)
-                    ]
-                    summary = summarise(values, len(record["results"]))
-                    if summary is not None:
-                        point = {"mean": summary.mean, "standard_error": summary.standard_error, "n": summary.n}
-                        rows.append(_names(record) | {"stage": stage, "series": series, "epoch": epoch} | point)
-    return pd.DataFrame(rows)
-
-
-def weights(records: Sequence[Record]) -> pd.DataFrame:
-    """Test NLL of every CVAT weight tried, whichever was chosen: mean and standard error over seeds."""
-    rows = []
-    for record in _finished(records):
-        tried = [result["by_weight"] for result in record["results"] if result["by_weight"]]
-        names = dict.fromkeys(weight for of_seed in tried for weight in of_seed)
-        for weight in names if any(result["cvat_weight"] for result in record["results"]) else ():
-            summary = summarise([one[weight]["nll"] for one in tried if weight in one], len(record["results"]))
-            if summary is not None:
-                point = {"mean": summary.mean, "standard_error": summary.standard_error, "n": summary.n}
-                rows.append({**_names(record), "weight": float(weight), **point})
-    return pd.DataFrame(rows)
-
-
-def costs(records: Sequence[Record]) -> pd.DataFrame:
-    """What each cell took, from the start of its job, which trains its methods one after the other."""
-    rows = []
-    for record in records:
-        provenance = record["provenance"]
-        if "cpu_seconds" in provenance:
-            taken = {name: provenance.get(name) for name in ("seconds", "cpu_seconds", "peak_mib")}
-            rows.append(_names(record) | taken)
-    return pd.DataFrame(rows)
-
-
-def _trained(result: dict[str, Any], number: int) -> int:
-    """Epochs that a seed trained: its backbone's, or those of its round ``number`` (from 0)."""
-    return int(result["rounds"][number]["stopped_epoch"] if result["rounds"] else result["epochs"])
-
-
-def _finished(records: Sequence[Record]) -> list[Record]:
+def finished(records: Sequence[Record]) -> list[Record]:
+    """Those with numbers."""
     return [record for record in records if record["status"] == "finished"]
 
 
-def _names(record: Record) -> dict[str, Any]:
+def names(record: Record) -> dict[str, Any]:
+    """The columns that say which cell a row is of."""
     place = Place.of_record(record)
-    names = {"settings": place.settings, "dataset": place.dataset}
-    return names | {"backbone": place.backbone, "method": place.method, "oracle": record.get("oracle", False)}
+    return {"settings": place.settings, "dataset": place.dataset} | {
+        "backbone": place.backbone,
+        "method": place.method,
+        "oracle": record.get("oracle", False),
+    }
+
+
+def cell(place: Place) -> tuple[str, str, str]:
+    """Data set, backbone and method."""
+    return place.dataset, place.backbone, place.method
 
 
 def _base(dataset: str) -> str:

@@ -21,7 +21,7 @@ from cst_lightning.texts import printable
 TITLES = {"nll": "NLL (nats)", "hamming": "Hamming loss"}
 ORACLE = "†"
 UNCHANGED = "unchanged"  # what settings are called of which nothing is named
-_BACKBONES = {
+BACKBONE_TITLES = {
     "dm": "DM",
     "hsic": "HSIC",
     "udm": "UDM",
@@ -185,7 +185,7 @@ def settings_titles(places: Iterable[Place]) -> tuple[dict[str, str], str]:
 
 def backbone_title(name: str) -> str:
     """How tables call a backbone."""
-    return _BACKBONES.get(name, name)
+    return BACKBONE_TITLES.get(name, name)
 
 
 def title(metric: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks import analysis, figures
+from benchmarks import analysis, course, course_figures, figures
 from benchmarks.entries import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, title
 from benchmarks.grid import digest
 from benchmarks.page import Run, Section, run_names
+from benchmarks.plan import counted
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
 from benchmarks.tables import spread
@@ -22,6 +23,8 @@ from cst_lightning.catalogue import method_title
 from cst_lightning.texts import csv_text
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
+_FEWEST_IN_BIN = 20  # predictions, for the observed share of them to be drawn
+_LONGEST_NAME = 60  # characters of a backbone's in a file's
 
 _OF_ROUNDS = {
     "alpha": "α",
@@ -96,7 +99,9 @@ def _against_paper(entries: Sequence[Entry], drawn: Path) -> list[Section]:
     compared = analysis.compare_with_paper(entries)
     if not len(compared):
         return []
-    figures.plot_comparison(compared, drawn / "comparison.svg")
+    figure = "comparison.svg" if len(compared) > compared["metric"].nunique() else ""  # a single point says nothing
+    if figure:
+        figures.plot_comparison(compared, drawn / figure)
     z = compared["z"].abs()
     far = compared[z > 3].sort_values("z", key=abs, ascending=False)
     texts = [
@@ -119,7 +124,7 @@ def _against_paper(entries: Sequence[Entry], drawn: Path) -> list[Section]:
         for row in far.head(_MOST_SHOWN).itertuples()
     ]
     header = ("data set", "backbone", "method", "metric", "ours", "paper", "z")
-    return [Section("Ours against the paper's", 2, texts, "comparison.svg", header, rows)]
+    return [Section("Ours against the paper's", 2, texts, figure, header, rows)]
 
 
 def differences(entries: Entries, folder: Path, titles: Mapping[str, str]) -> list[Section]:
@@ -256,7 +261,11 @@ def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[S
     frame = analysis.overlap(records, entries["nll"])
     if not len(frame):
         return []
-    figures.plot_overlap(frame, drawn / "overlap.svg")
+    unlogged = frame["dataset"].str.contains("unlogged")
+    seen = frame[~unlogged]
+    seen = seen[seen.groupby("backbone")["dataset"].transform("nunique") > 1]
+    if len(seen):
+        figures.plot_overlap(seen, drawn / "overlap.svg")
     datasets = frame.drop_duplicates("dataset").sort_values("effective_sample_size", ascending=False)
     size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
     rows = [size]
@@ -268,20 +277,36 @@ def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[S
         "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
         "the actions that were logged. Of both metrics: `overlap.csv`."
     )
-    return [Section("Overlap", 2, [about], "overlap.svg", ("backbone", "method", *datasets["dataset"]), rows)]
+    if unlogged.any():
+        names = ", ".join(dict.fromkeys(frame.loc[unlogged, "dataset"]))
+        about += f" The figure is without {names}: of an action without support this size says nothing."
+    figure = "overlap.svg" if len(seen) else ""
+    return [Section("Overlap", 2, [about], figure, ("backbone", "method", *datasets["dataset"]), rows)]
 
 
 def _losses(entries: Entries, drawn: Path) -> list[Section]:
-    if all(entry.ours is None for entry in entries["nll"]):
+    frame = analysis.nll_and_hamming(entries["nll"], entries["hamming"])
+    if not len(frame) or frame["dataset"].is_unique:  # a single point says nothing
         return []
-    figures.plot_losses(entries, drawn / "losses.svg")
-    about = "Test NLL over Hamming loss, means over seeds, a panel a data set: lower and further left is better."
+    figures.plot_losses(frame, drawn / "losses.svg")
+    about = (
+        "Test NLL over Hamming loss, means over seeds, a panel a data set: lower and further left is better. The "
+        "colour tells the backbone, the shape of its marker the method."
+    )
     return [Section("NLL against Hamming loss", texts=[about], figure="losses.svg")]
 
 
 def _calibration(records: Sequence[Record], drawn: Path) -> list[Section]:
     frame = analysis.calibration(records)
     about = "Reliability, seeds pooled: observed shares over predictions; on the diagonal they agree."
+    if len(frame):
+        rare = frame["count"] < _FEWEST_IN_BIN
+        frame = frame[~rare]
+        if rare.any():
+            about += (
+                f" {counted(int(rare.sum()), 'bin')} of {len(rare)} with fewer than {_FEWEST_IN_BIN} predictions, "
+                "where a share is chance, are not drawn."
+            )
     parts = []
     for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
         file = _file("calibration", backbone)
@@ -292,16 +317,20 @@ def _calibration(records: Sequence[Record], drawn: Path) -> list[Section]:
 
 
 def _curves(records: Sequence[Record], drawn: Path) -> list[Section]:
-    frame = analysis.curves(records)
+    frame = course.curves(records)
     about = (
-        "Mean ± standard error over the seeds still training, of all backbones with epochs; a method's rounds follow "
-        "each other, with a gap between them."
+        "Mean ± standard error over the seeds still training, of all backbones with epochs. The backbone and the "
+        "rounds that start from it stand side by side with a line between them, each as wide as the others; the "
+        "number below each is of the epochs of its longest training. A point is the average of neighbouring epochs, "
+        "of the at most 60 evenly spaced ones that a record keeps: the first steps of a long training are not seen."
     )
     parts = []
     for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
+        if values.groupby(["dataset", "method", "stage"])["epoch"].nunique().max() < 2:
+            continue  # one epoch is no course
         file = _file("curves", backbone)
-        figures.plot_curves(values, drawn / file)
-        text = "Loss over epochs, a panel a data set and a line a method and kind of rows."
+        course_figures.plot_curves(values, drawn / file)
+        text = "Loss over epochs: panels of each data set, of training and of held-out rows, and a line a method."
         parts.append(Section(f"Learning curves of {backbone_title(str(backbone))}", 3, [text], file))
     return [Section("Learning curves", texts=[about]), *parts] if parts else []
 
@@ -309,26 +338,27 @@ def _curves(records: Sequence[Record], drawn: Path) -> list[Section]:
 def _labels(records: Sequence[Record], drawn: Path) -> list[Section]:
     """The figures of what ``rounds`` tabulates."""
     frame, labels = analysis.rounds(records), analysis.label_errors(records)
-    about = "Of the first method of each backbone; the table of all, with what is meant by each, comes below."
+    about = (
+        "Means over seeds, a row of panels a method. A bound above 1, or far above every error, is not drawn. The "
+        "table of all, variants of a data set too, with what is meant by each, comes below."
+    )
     parts = []
     for backbone, values in frame.groupby("backbone", sort=False) if len(frame) else ():
-        file, method = _file("rounds", backbone), values["method"].iloc[0]
-        first = values[values["method"] == method]
-        of_first = labels[(labels["backbone"] == backbone) & (labels["method"] == method)]
-        figures.plot_rounds(first, of_first, drawn / file)
-        name = f"{backbone_title(str(backbone))}, {method_title(str(method))}"
-        text = "Wrong labels, error against f*, changes within CVAT's distance and the objective, by round."
-        parts.append(Section(f"Rounds of {name}", 3, [text], file))
+        file, known = _file("rounds", backbone), values["inconsistency"].notna().any()
+        course_figures.plot_rounds(values, labels[labels["backbone"] == backbone], drawn / file)
+        changes = "changes within CVAT's distance " if known else ""
+        text = f"Wrong labels, error against f*, {changes}and the objective, by round."
+        parts.append(Section(f"Rounds of {backbone_title(str(backbone))}", 3, [text], file))
     return [Section("Pseudo-labels by round", texts=[about]), *parts] if parts else []
 
 
 def _weights_and_costs(records: Sequence[Record], drawn: Path) -> list[Section]:
-    sections, weights, costs = [], analysis.weights(records), analysis.costs(records)
+    sections, weights, costs = [], course.weights(records), course.costs(records)
     if len(weights):
         figures.plot_weights(weights, drawn / "weights.svg")
-        about = "Test NLL of every CVAT weight tried."
+        about = "Test NLL of every CVAT weight tried; weight 0 is the method without CVAT."
         sections.append(Section("Effect of the CVAT weight", texts=[about], figure="weights.svg"))
-    if len(costs):
+    if len(costs.drop_duplicates(["dataset", "backbone"]) if len(costs) else ()) > 1:  # a single bar says nothing
         figures.plot_costs(costs, drawn / "costs.svg")
         about = "CPU time of each data set and backbone, all methods together."
         sections.append(Section("Time and cost", texts=[about], figure="costs.svg"))
@@ -337,5 +367,5 @@ def _weights_and_costs(records: Sequence[Record], drawn: Path) -> list[Section]:
 
 def _file(kind: str, backbone: object) -> str:
     """Of a figure of a backbone; of no two the same, and no path whatever its name."""
-    plain = re.sub("[^A-Za-z0-9_]+", "-", str(backbone))
+    plain = re.sub("[^A-Za-z0-9_]+", "-", str(backbone))[:_LONGEST_NAME]
     return f"{kind}_{plain}{'' if plain == backbone else '_' + digest({'backbone': backbone})[:6]}.svg"

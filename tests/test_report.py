@@ -244,15 +244,6 @@ def test_every_setting_of_a_folder_has_all_its_figures(tmp_path):
     assert pd.read_csv(tmp_path / "overlap.csv")["settings"].nunique() == 2
 
 
-def test_curves_of_rounds_follow_each_other_with_a_gap():
-    rows = [(stage, epoch, 1.0) for stage, last in (("round 1", 100), ("round 2", 3)) for epoch in range(1, last + 1)]
-    joined = figures._one_after_another(pd.DataFrame(rows, columns=["stage", "epoch", "mean"]))
-    (gap,) = np.flatnonzero(joined["mean"].isna())
-    assert joined["epoch"][gap - 1] == 100  # the last of a round is there, however few are shown
-    assert gap <= 40
-    assert list(joined["epoch"][gap + 1 :]) == [101, 102, 103]
-
-
 def test_one_seed_has_a_report_without_spread(tmp_path):
     options = [
         "--datasets",
