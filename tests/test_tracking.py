@@ -119,8 +119,7 @@ def test_the_papers_numbers_stand_beside_ours_and_every_record_is_in_the_artifac
     assert held == {"records.parquet", *(f"cells/{file.name}" for file in (tmp_path / "cells").iterdir())}
     _, history, _ = runs(tmp_path)["summary"][0]
     keys = {name for one in history for name in one}
-    for figure in ("figures/losses", "figures/calibration_dm"):
-        assert any(key.startswith(figure) for key in keys), figure
+    assert any(key.startswith("figures/calibration_dm") for key in keys)
 
 
 def test_without_a_key_it_says_that_it_logs_offline_and_where(tmp_path, monkeypatch, capsys):
