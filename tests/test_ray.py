@@ -77,9 +77,9 @@ def cluster(place):
 
 @pytest.fixture
 def waiting(place):
-    for path in place.iterdir():
+    yield place
+    for path in place.iterdir():  # what it says is for one test alone
         path.unlink()
-    return place
 
 
 def on_ray(cluster, *arguments):
