@@ -200,16 +200,6 @@ def test_a_worker_that_hangs_at_an_import_is_ended_and_recorded(cluster, waiting
     assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
 
 
-@RAY
-def test_a_ray_of_ones_own_whose_workers_hang_in_their_start_is_no_wait_for_ever(waiting, tmp_path, monkeypatch):
-    monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
-    (waiting / "no-start").touch()
-    arguments = [*MOONS, "--methods", "backbone", "--backbones", "dm", "constant", "--out", str(tmp_path)]
-    assert main([*arguments, "--executor", "ray", "--timeout", "2"]) == 1
-    errors = [record["error"] for record in records(tmp_path).values()]
-    assert errors == ["timeout: no worker took it in 4 s, although there was room for it"] * 2
-
-
 def test_a_job_that_waits_for_room_uses_up_no_time(monkeypatch):
     """Room is there when nobody uses what the smallest node that could run it has."""
     now, cancelled, free = [0.0], [], {"CPU": 3.0}
@@ -307,6 +297,19 @@ def test_a_node_without_memory_fails_its_job_and_the_other_nodes_go_on(cluster, 
     assert found[0]["error"].splitlines()[-1] == "the worker was ended because its node ran out of memory"
     assert main([*on_ray(cluster, *arguments), "--out", str(tmp_path)]) == 0
     assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
+
+
+# a Ray of its own gives this process a token that the workers of the cluster do not have: such tests come last
+
+
+@RAY
+def test_a_ray_of_ones_own_whose_workers_hang_in_their_start_is_no_wait_for_ever(waiting, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
+    (waiting / "no-start").touch()
+    arguments = [*MOONS, "--methods", "backbone", "--backbones", "dm", "constant", "--out", str(tmp_path)]
+    assert main([*arguments, "--executor", "ray", "--timeout", "2"]) == 1
+    errors = [record["error"] for record in records(tmp_path).values()]
+    assert errors == ["timeout: no worker took it in 4 s, although there was room for it"] * 2
 
 
 @RAY
