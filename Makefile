@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: sweep test lint docs audit gpu clean
+.PHONY: sweep test slow lint docs audit gpu clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
@@ -12,6 +12,10 @@ sweep: $(INSTALLED)
 # one more at a time than there are cores: many tests wait for processes of their own
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(min(4, os.cpu_count() + 1))") --dist loadfile --no-loadscope-reorder --durations 15
+
+# what takes minutes more and waits for most of them: workers of Ray that hang, and a Ray whose driver is killed
+slow: $(INSTALLED)
+	CST_SLOW=1 $(BIN)/python -m pytest tests/test_ray.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -182,6 +182,7 @@ def _check_options(options: Namespace) -> None:
 
 def _wandb_mode(options: Namespace) -> str | None:
     mode = options.wandb or os.environ.get("WANDB_MODE") or None
+    mode = {"dryrun": "offline", "run": "online"}.get(str(mode), mode)  # W&B's older names, which Lightning still sets
     if mode not in (None, *MODES):
         raise InputError(f"WANDB_MODE={printable(str(mode))}: allowed are {', '.join(MODES)}")
     return mode

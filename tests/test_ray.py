@@ -21,6 +21,7 @@ from benchmarks.sweep import main
 from tests.sweeps import SHORT, farthest, numbers, records, start
 from tests.test_sweep_faults import alive
 
+SLOW = pytest.mark.skipif(not os.environ.get("CST_SLOW"), reason="a minute and more: make slow")
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 MOONS = ["--datasets", "moons", "--seeds", "0..1", "--cvat-weights", "0.1", *SHORT]
 
@@ -188,6 +189,7 @@ def test_a_job_that_hangs_is_ended_tried_again_and_told_of_with_its_reasons(clus
     assert "6 s" in failed["provenance"]["failures_before"][0]
 
 
+@SLOW
 def test_a_worker_that_hangs_at_an_import_is_ended_and_recorded(cluster, waiting, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
     arguments = on_ray(cluster, *MOONS, "--methods", "backbone", "--backbones", "dm", "--out", str(tmp_path))
@@ -302,6 +304,7 @@ def test_a_node_without_memory_fails_its_job_and_the_other_nodes_go_on(cluster, 
 # a Ray of its own gives this process a token that the workers of the cluster do not have: such tests come last
 
 
+@SLOW
 @RAY
 def test_a_ray_of_ones_own_whose_workers_hang_in_their_start_is_no_wait_for_ever(waiting, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray_module, "_START_S", 4.0)
@@ -333,6 +336,7 @@ def test_a_ray_of_ones_own_ends_a_worker_when_memory_runs_out(tmp_path, monkeypa
     assert "raylet" not in capsys.readouterr().out
 
 
+@SLOW
 @RAY
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_ray_of_ones_own_ends_with_a_driver_that_is_killed(sent, waiting, tmp_path):

@@ -32,7 +32,8 @@ def test_ci_looks_every_exact_version_up():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     assert {_plain(re.match(r"[\w.-]+", one)[0]) for one in asked} <= names
-    assert "make audit" in (root / ".ci" / "run").read_text().splitlines()
+    called = [line.split() for line in (root / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
+    assert any("audit" in words for words in called)
     audit = re.search(r"^audit:\n((?:\t.*\n)+)", (root / "Makefile").read_text(), re.MULTILINE)[1]
     assert "pip-audit --no-deps --disable-pip --requirement constraints.txt" in audit
     assert not re.search(r"^\t-|\|\||--ignore-vuln", audit, re.MULTILINE)  # what it finds ends it

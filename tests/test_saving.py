@@ -17,7 +17,6 @@ from sklearn.neural_network import MLPClassifier
 
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
 from tests.classifiers import QUICK, make_log
-from tests.conftest import LEARNERS
 from tests.parts import Halved
 
 
@@ -133,14 +132,6 @@ def test_a_learner_calls_no_function_that_its_file_names(module, name, tmp_path)
 def test_learners_of_all_kinds_come_back(base, tmp_path):
     x, action, outcome = make_log()
     model = CounterfactualClassifier(base=base, method="backbone", n_models=1).fit(x, action, outcome)
-    model.save(tmp_path / "model")
-    assert np.array_equal(CounterfactualClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_of_the_package_comes_back(name, tmp_path):
-    x, action, outcome = make_log()
-    model = CounterfactualClassifier(name, method="backbone", n_models=1, missing="impute").fit(x, action, outcome)
     model.save(tmp_path / "model")
     assert np.array_equal(CounterfactualClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
+from benchmarks.options import make_parser
 from benchmarks.report import main as report
 from benchmarks.store import Store
-from benchmarks.sweep import main
+from benchmarks.sweep import _wandb_mode, main
 from tests.sweeps import SHORT, TINY, numbers, records, start
 from tests.wandb_files import runs
 
@@ -264,3 +265,10 @@ def test_bad_input_is_one_line_before_any_work(arguments, message, capsys, tmp_p
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1
     assert out == ""
+
+
+@pytest.mark.parametrize(("named", "mode"), [("dryrun", "offline"), ("run", "online"), ("disabled", "disabled")])
+def test_older_names_of_wandbs_modes_are_known(named, mode, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", named)
+    assert _wandb_mode(make_parser().parse_args([])) == mode
+    assert _wandb_mode(make_parser().parse_args(["--wandb", "offline"])) == "offline"
