@@ -9,9 +9,9 @@ INSTALLED := $(VENV)/.installed
 sweep: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sweep --preset quick
 
-# one more at a time than there are cores: many tests wait for processes of their own
+# two more at a time than there are cores: many tests wait for processes of their own
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(min(4, os.cpu_count() + 1))") --dist loadfile --no-loadscope-reorder --durations 15
+	$(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print(min(4, os.cpu_count() + 2))") --dist loadfile --no-loadscope-reorder --durations 15
 
 # what takes minutes more and waits for most of them: workers of Ray that hang, and a Ray whose driver is killed
 slow: $(INSTALLED)

@@ -38,6 +38,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: names.get(item.path.name, len(LONGEST)))
 
 
+def pytest_sessionstart(session):
+    """Compile what trains once, before the processes of many tests do so beside each other."""
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        train("dm", tiny_protocol(), TinyDataModule())
+
+
 class TinyDataModule(BanditDataModule):
     """Random logs of any size, the same for the same seed."""
 
@@ -75,6 +81,16 @@ def train(backbone, protocol, data, **changes):
 
 def make_data(seeds, protocol, **sizes):
     return TinyDataModule(seeds, protocol.holdout, **sizes)
+
+
+@pytest.fixture(autouse=True)
+def _wandb_variables():
+    """What a test, or a logger in it, leaves of W&B's variables ends with it: it would change later sweeps."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture

@@ -252,8 +252,9 @@ def test_a_runs_folder_leads_nowhere_else(name, whole, tmp_path, capsys):
         shutil.copytree(whole, folder)
     elsewhere.mkdir()
     (elsewhere / "notes.txt").write_text("mine")
-    if (run / name).exists():
+    if (run / name).is_dir():
         shutil.rmtree(run / name)
+    (run / name).unlink(missing_ok=True)
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).symlink_to(elsewhere)
     merged = ["--out", str(tmp_path / "merged")]
