@@ -354,8 +354,14 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         p = self.predict_proba(X)
         return np.asarray((p * worth(value, p.shape, self.action_labels_, self.outcome_labels_)).sum(-1))
 
-    def score(self, X: Any, action: Any, outcome: Any, sample_weight: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, action: Any, outcome: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
         """Mean log-likelihood of the observed outcomes (higher is better): no other outcome is needed."""
+        if outcome is None:
+            raise InputError(
+                "score needs the outcomes beside the actions: for a search or cross-validation call "
+                "sklearn.set_config(enable_metadata_routing=True) and "
+                "model.set_fit_request(outcome=True).set_score_request(outcome=True)"
+            )
         p = self.predict_proba(X)
         taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
         if (taken < 0).any():

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -232,18 +233,21 @@ def test_propensities_reach_what_weights_by_them():
 def test_it_searches_a_grid_by_what_was_observed():
     x, action, outcome = make_log()
     model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONHASHSEED", "0")
-        from sklearn import config_context
-
-        with config_context(enable_metadata_routing=True):
-            model = model.set_fit_request(outcome=True).set_score_request(outcome=True)
-            search = GridSearchCV(model, {"hidden": [4, 8]}, cv=2, error_score="raise").fit(x, action, outcome=outcome)
+    with config_context(enable_metadata_routing=True):
+        model = model.set_fit_request(outcome=True).set_score_request(outcome=True)
+        search = GridSearchCV(model, {"hidden": [4, 8]}, cv=2, error_score="raise").fit(x, action, outcome=outcome)
     assert search.best_params_["hidden"] in (4, 8)
     assert (search.cv_results_["mean_test_score"] < 0).all()
     pipeline = make_pipeline(StandardScaler(), clone(search.best_estimator_))
     pipeline.fit(x[["age", "visits"]], action, counterfactualclassifier__outcome=outcome)
     assert pipeline.predict_proba(x[["age", "visits"]]).shape == (120, 3, 2)
+
+
+def test_a_search_that_hands_no_outcomes_to_score_is_told_how():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    with pytest.raises(InputError, match=r"call sklearn.set_config\(enable_metadata_routing=True\) and model.set_fit_req"):
+        GridSearchCV(model, {"hidden": [4]}, cv=2, error_score="raise").fit(x, action, outcome=outcome)
 
 
 def test_ten_thousand_categories_are_hashed_and_diagnosed():
