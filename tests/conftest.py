@@ -27,9 +27,10 @@ settings.load_profile("suite")
 
 #: files of tests that take longest: they come first, so that no core is left alone with one at the end
 LONGEST = (
-    "test_tracking_online.py", "test_sweep_faults.py", "test_soak.py", "test_ray.py", "test_faults.py", "test_docs.py",
-    "test_report.py", "test_page.py", "test_tracking.py", "test_sweep.py", "test_train.py", "test_examples.py",
-    "test_determinism.py", "test_large_log.py", "test_tracking_again.py",
+    "test_ray.py", "test_tracking_online.py", "test_tracking_again.py", "test_sweep.py", "test_sweep_faults.py",
+    "test_report.py", "test_tracking.py", "test_checkpoints.py", "test_remote.py", "test_compiled.py",
+    "test_determinism.py", "test_page.py", "test_soak.py", "test_estimators.py", "test_losses.py", "test_train.py",
+    "test_faults.py", "test_names.py", "test_large_log.py", "test_examples.py",
 )  # fmt: skip
 
 

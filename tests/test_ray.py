@@ -67,8 +67,8 @@ def cluster(place):
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # else other tests' processes go first, and these wait for minutes
+    # by default workers let every other process go first, and wait for minutes beside other tests
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     node = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     cluster.spare_node = node
