@@ -246,7 +246,7 @@ def test_it_searches_a_grid_by_what_was_observed():
 def test_a_search_that_hands_no_outcomes_to_score_is_told_how():
     x, action, outcome = make_log()
     model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
-    with pytest.raises(InputError, match="score needs the outcomes beside .*enable_metadata_routing=True"):
+    with pytest.raises(InputError, match=r"score needs the outcomes beside .*enable_metadata_routing=True"):
         GridSearchCV(model, {"hidden": [4]}, cv=2, error_score="raise").fit(x, action, outcome=outcome)
 
 
