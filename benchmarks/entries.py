@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.grid import Cell, digest
 from benchmarks.statistics import Summary, summarise
 from benchmarks.store import Record
+from cst_lightning.metrics import STANDARD
 from cst_lightning.protocols import PROTOCOLS
 from cst_lightning.texts import printable
 
@@ -113,10 +114,21 @@ class Entry:
         return (self.constant.mean - value) / (self.constant.mean - self.floor.mean)
 
 
+def shown_metrics(found: Sequence[tuple[Place, Record | None]]) -> list[str]:
+    """The metrics that tables show: the paper's, then users' own that a record has."""
+    recorded = {name for _, record in found for name in (record or {}).get("metrics", ())}
+    return [*TITLES, *sorted(recorded - STANDARD)]
+
+
 def make_entries(found: Sequence[tuple[Place, Record | None]], metric: str) -> list[Entry]:
-    """An entry for every place, whether it finished or not."""
+    """An entry for every place, whether it finished or not.
+
+    Of a user's own metric none is best: whether lower is better is not known.
+    """
     entries = [_entry(place, record, metric) for place, record in found]
     groups: dict[tuple[str, str, str], list[int]] = {}
+    if metric not in TITLES:
+        return entries
     for number, entry in enumerate(entries):
         if entry.values:
             groups.setdefault(entry.group, []).append(number)
@@ -190,4 +202,4 @@ def backbone_title(name: str) -> str:
 
 def title(metric: str) -> str:
     """How tables call a metric."""
-    return TITLES.get(metric, metric)
+    return TITLES.get(metric, printable(metric))

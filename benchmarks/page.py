@@ -16,7 +16,6 @@ from markupsafe import Markup, escape
 
 from benchmarks.entries import (
     ORACLE,
-    TITLES,
     UNCHANGED,
     Entry,
     Place,
@@ -24,6 +23,7 @@ from benchmarks.entries import (
     make_entries,
     paper_oracle,
     settings_titles,
+    shown_metrics,
     title,
 )
 from benchmarks.grid import digest
@@ -78,7 +78,7 @@ def render(runs: Sequence[Run], compared: Sequence[Section] = ()) -> str:
     names = run_names(runs)
     protocols = {place.protocol for run in runs for place, _ in run.found}
     titles, _ = settings_titles(place for run in runs for place, _ in run.found)
-    entries = [[e for metric in TITLES for e in make_entries(run.found, metric)] for run in runs]
+    entries = [[e for metric in shown_metrics(run.found) for e in make_entries(run.found, metric)] for run in runs]
     environment.filters["code"] = _code
     environment.tests["name"] = lambda text: max(map(len, text.split()), default=0) > _LONGEST_WORD
     return environment.get_template("page.html.j2").render(

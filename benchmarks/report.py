@@ -12,7 +12,7 @@ from typing import TextIO
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import figures, sections
-from benchmarks.entries import TITLES, Entry, Place, make_entries, settings_titles
+from benchmarks.entries import TITLES, Entry, Place, make_entries, settings_titles, shown_metrics
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
@@ -107,7 +107,7 @@ def write_tables(store: Store, trust: Sequence[str] = ()) -> Found:
     """``records.parquet`` and ``tables.md``, ``.csv``, ``.tex`` of all that a folder holds; what stands in them."""
     folder, found = store.folder, find_places(store, trust)
     write_parquet(folder / "records.parquet", store.read_all())
-    entries = [make_entries(found, metric) for metric in TITLES]
+    entries = [make_entries(found, metric) for metric in shown_metrics(found)]
     write_text(folder / "tables.md", "\n".join(map(to_markdown, entries)))
     write_text(folder / "tables.csv", to_csv([entry for of_metric in entries for entry in of_metric]))
     write_text(folder / "tables.tex", "\n".join(map(to_latex, entries)))
@@ -128,7 +128,7 @@ def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
         *sections.differences(entries, folder, titles),
         *sections.rounds(found, folder, titles),
     ]
-    tables = [to_markdown(of_metric).strip() for of_metric in entries.values()]
+    tables = [to_markdown(make_entries(found, metric)).strip() for metric in shown_metrics(found)]
     text = "\n\n".join([f"# {no_markup(printable(folder.name))}", *tables, *map(_markdown, parts)])
     _remove(former)
     write_text(folder / "report.md", text + "\n")

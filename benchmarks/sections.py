@@ -11,7 +11,16 @@ from typing import Any
 import pandas as pd
 
 from benchmarks import analysis, course, course_figures, figures
-from benchmarks.entries import ORACLE, TITLES, Entry, Place, backbone_title, main_datasets, make_entries, title
+from benchmarks.entries import (
+    ORACLE,
+    Entry,
+    Place,
+    backbone_title,
+    main_datasets,
+    make_entries,
+    shown_metrics,
+    title,
+)
 from benchmarks.grid import digest
 from benchmarks.page import Run, Section, run_names
 from benchmarks.plan import counted
@@ -158,7 +167,7 @@ def run_against_run(runs: Sequence[Run]) -> list[Section]:
     """The cells that the first run and another both have."""
     sections = []
     names = run_names(runs)
-    entries = [[entry for metric in TITLES for entry in make_entries(run.found, metric)] for run in runs]
+    entries = [[e for metric in shown_metrics(run.found) for e in make_entries(run.found, metric)] for run in runs]
     for name, of_run in zip(names[1:], entries[1:], strict=True):
         frame = analysis.run_differences(entries[0], of_run)
         rows = []

@@ -19,7 +19,7 @@ from jsonargparse import ArgumentError, Namespace
 from rich.console import Console
 
 from benchmarks.cutting import cut
-from benchmarks.entries import TITLES, Place, make_entries
+from benchmarks.entries import Place, make_entries, shown_metrics
 from benchmarks.executors import ray
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
@@ -272,7 +272,7 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
     write_tables(store)
     found = [(Place.of_cell(cell), record) for cell, record in cells]
     printed = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
-    for metric in TITLES:
+    for metric in shown_metrics(found):
         printed.print(to_terminal(make_entries(found, metric)))
     for text in notes(make_entries(found, "nll")):
         printed.print(text, markup=False)

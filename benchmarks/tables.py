@@ -17,6 +17,7 @@ from rich.text import Text
 
 from benchmarks.entries import (
     ORACLE,
+    TITLES,
     UNCHANGED,
     Entry,
     backbone_title,
@@ -28,7 +29,7 @@ from benchmarks.entries import (
 from benchmarks.statistics import Summary
 from benchmarks.texts import markdown_text, minus
 from cst_lightning.catalogue import method_order, method_title
-from cst_lightning.texts import csv_text
+from cst_lightning.texts import csv_text, printable
 
 _COLUMNS = (
     "protocol", "settings", "dataset", "backbone", "method", "metric", "status", "n", "n_asked", "mean",
@@ -129,13 +130,19 @@ def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
     settings, protocols = {place.settings for place in places}, dict.fromkeys(place.protocol for place in places)
     shared, (_, in_all) = _shared(entries), settings_titles(places)
     changed = f" with {places[0].settings}" if len(settings) == 1 and places[0].settings else ""
+    own = sorted({entry.metric for entry in entries} - set(TITLES))
+    marked = len(own) < len({entry.metric for entry in entries})
     over = f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds"
     texts = [
         f"{'One seed, without a standard error' if seeds == [1] else over}, all rows and all actions of the "
         f"test set; protocol {' and '.join(protocols)}{changed}. "
-        f"{'★' if a_row_each else 'Bold'}: lowest of its {'settings, ' if len(settings) > 1 else ''}data set and "
-        "backbone. Constant: the observed share of each action's outcomes. "
-        "Floor: the true outcome distribution; no model's expected loss is lower. "
+        + f"{'★' if a_row_each else 'Bold'}: lowest of its {'settings, ' if len(settings) > 1 else ''}data set and "
+        f"backbone. "
+        * marked
+        + (f"Of {' and '.join(map(title, own))} none is marked: whether lower is better is not known. " if own else "")
+        + "Constant: the observed share of each action's outcomes. Floor: the true outcome distribution"
+        + "; no model's expected loss is lower" * marked
+        + ". "
         + ("Share of the way: from the constant to the floor" if shared else "")
         + (f", mean over {', '.join(shared)}" if shared and not a_row_each else "")
         + (". " if shared else "")
@@ -164,12 +171,12 @@ def to_markdown(entries: Sequence[Entry]) -> str:
     """One table for one metric, the paper's value under ours."""
     header, lines = _lines(entries, _shared(entries))
     header = list(map(markdown_text, header))
-    out = [f"### {title(entries[0].metric)}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    out = [f"### {markdown_text(title(entries[0].metric))}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for line in lines:
         bold = line.bold or [False] * len(line.texts)
         texts = [f"**{text}**" if strong else text for text, strong in zip(line.texts, bold, strict=True)]
         out.append(f"| {' | '.join([*map(markdown_text, line.names), *texts])} |")
-    return "\n\n".join(["\n".join(out), *notes(entries)]) + "\n"
+    return "\n\n".join(["\n".join(out), *map(markdown_text, notes(entries))]) + "\n"
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
@@ -183,7 +190,7 @@ def to_csv(entries: Sequence[Entry]) -> str:
         names = (place.protocol, place.settings, place.dataset, place.backbone, place.method)
         writer.writerow(
             [
-                *map(csv_text, names), entry.metric, entry.status,
+                *map(csv_text, names), csv_text(printable(entry.metric)), entry.status,
                 ours.n if ours else 0, len(place.seeds), ours.mean if ours else "",
                 "" if ours is None or math.isnan(ours.standard_error) else ours.standard_error, *paper,
                 entry.floor.mean if entry.floor else "", entry.constant.mean if entry.constant else "",
@@ -297,7 +304,7 @@ def to_terminal(entries: Sequence[Entry]) -> Table:
     """The Markdown table for a terminal."""
     header, lines = _lines(entries, _shared(entries))
     n_names = len(lines[0].names)
-    table = Table(title=title(entries[0].metric), title_justify="left")
+    table = Table(title=Text(title(entries[0].metric)), title_justify="left")
     for number, column in enumerate(header):
         table.add_column(Text(column), justify="left" if number < n_names else "right")
     previous: tuple[str, ...] = ()

@@ -303,13 +303,13 @@ class Session:
     def _fill_summary(self, run: wandb.Run) -> None:
         import wandb
 
-        from benchmarks.entries import TITLES, make_entries
+        from benchmarks.entries import make_entries, shown_metrics
         from benchmarks.report import write_report
         from benchmarks.tables import to_csv
 
         folder = self.settings.folder
         report = write_report(Store(folder))
-        for metric in TITLES:
+        for metric in shown_metrics(report.found):
             text = io.StringIO(to_csv(make_entries(report.found, metric)))
             table = pd.read_csv(text, float_precision="round_trip").rename(columns={"mean": "ours"})
             table["difference"] = table["ours"] - table["paper_mean"]

@@ -203,6 +203,8 @@ METRICS: dict[str, type[Metric]] = {
     "excess_nll": ExcessNLL,
 }
 _NEEDS_TRUTH = ("regret", "excess_nll")
+#: names of those above; another one is a user's own
+STANDARD = frozenset(METRICS)
 
 
 def known_metrics() -> dict[str, type[Metric]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,12 +87,14 @@ def make_data(seeds, protocol, **sizes):
 
 @pytest.fixture(autouse=True)
 def _wandb_variables():
-    """What a test, or a logger in it, leaves of W&B's variables ends with it: it would change later sweeps."""
+    """What a test, or a logger in it, leaves of W&B ends with it: variables, and settings that this process keeps."""
     before = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
     yield
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         del os.environ[name]
     os.environ.update(before)
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
 
 
 @pytest.fixture

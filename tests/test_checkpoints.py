@@ -13,26 +13,45 @@ from cst_lightning.catalogue import backbones
 from tests.conftest import close, make_data, state_of, tiny_protocol, train
 
 
-@pytest.mark.parametrize("variant", [*backbones().found, "cst"])
-def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant, tmp_path):
-    protocol = tiny_protocol("matched")
+VARIANTS = [*backbones().found, "cst"]
+REOPEN = """
+import sys
+from pathlib import Path
+from pydoc import locate
+import torch
+torch.set_num_threads(1)
+for line in sys.stdin.read().splitlines():
+    name, folder = line.split(" ", 1)
+    module = locate(name).load_from_checkpoint(Path(folder, "model.ckpt"), weights_only=True)
+    torch.save(module(torch.load(Path(folder, "x.pt"), weights_only=True)), Path(folder, "p.pt"))
+"""
+
+
+@pytest.fixture(scope="module")
+def reopened(tmp_path_factory):
+    """By variant: what a trained module predicts, and what its checkpoint does that a new process opened."""
+    protocol, folder = tiny_protocol("matched"), tmp_path_factory.mktemp("reopened")
     data = make_data([0, 1], protocol)
-    module = train("dm" if variant == "cst" else variant, protocol, data)
-    if variant == "cst":
-        module = self_train(module, data, cvat_weights=[0.0, 1.0])
-    path = tmp_path / "model.ckpt"
-    trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
-    trainer.strategy.connect(module)
-    trainer.save_checkpoint(path)
-    torch.save(data.test.x, tmp_path / "x.pt")
-    code = (
-        f"import torch; from {type(module).__module__} import {type(module).__name__} as C; torch.set_num_threads(1); "
-        f"m = C.load_from_checkpoint({str(path)!r}, weights_only=True); "
-        f"x = torch.load({str(tmp_path / 'x.pt')!r}, weights_only=True); "
-        f"torch.save(m(x), {str(tmp_path / 'p.pt')!r})"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert torch.equal(torch.load(tmp_path / "p.pt", weights_only=True), module(data.test.x))
+    lines, found = [], {}
+    for variant in VARIANTS:
+        module = train("dm" if variant == "cst" else variant, protocol, data)
+        if variant == "cst":
+            module = self_train(module, data, cvat_weights=[0.0, 1.0])
+        (folder / variant).mkdir()
+        trainer = pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+        trainer.strategy.connect(module)
+        trainer.save_checkpoint(folder / variant / "model.ckpt")
+        torch.save(data.test.x, folder / variant / "x.pt")
+        lines.append(f"{type(module).__module__}.{type(module).__qualname__} {folder / variant}")
+        found[variant] = module(data.test.x)
+    code = [sys.executable, "-c", REOPEN]
+    subprocess.run(code, check=True, capture_output=True, text=True, input="\n".join(lines))
+    return {name: (p, torch.load(folder / name / "p.pt", weights_only=True)) for name, p in found.items()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_checkpoint_reopens_in_a_new_process_with_the_same_predictions(variant, reopened):
+    assert torch.equal(*reopened[variant])
 
 
 @pytest.mark.parametrize("name", ["constant", "t_logistic"])

@@ -22,7 +22,7 @@ from benchmarks.wandb_runs import how_to_sync
 from cst_lightning.__main__ import main as log_main
 from cst_lightning.texts import csv_text, csv_value, printable
 from tests.classifiers import make_log
-from tests.sweeps import SHORT, TINY, rewrite, start
+from tests.sweeps import SHORT, TINY, rewrite, start, with_metric
 
 # --- names that are shown -----------------------------------------------------------------------------
 
@@ -38,6 +38,8 @@ def test_hostile_names_are_text_in_every_format(whole, tmp_path, capsys):
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "sweeps")
     rewrite(folder, EVIL)
+    with_metric(folder, EVIL["backbone"])
+    with_metric(folder, EVIL["dataset"])
     shutil.copytree(whole / "cells", folder / "cells", dirs_exist_ok=True)  # beside sound ones
     assert report([str(folder)]) == 0
     assert main(["verify", str(folder)]) == 0

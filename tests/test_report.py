@@ -1,6 +1,8 @@
 """Every table and figure again from records; the committed ones among them."""
 
+import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
 from benchmarks.store import Store, replace_file
 from benchmarks.sweep import main as sweep
+from tests.sweeps import TINY, with_metric
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMITTED = sorted(folder.parent for folder in RESULTS.glob("*/records.parquet"))
@@ -157,6 +160,26 @@ def test_a_cell_that_is_missing_stands_in_the_table(run, tmp_path):
     (copy / "sweeps" / "paper.json").unlink()  # records alone make a report too
     assert main([str(copy)]) == 0
     assert "missing" not in (copy / "tables.md").read_text()
+
+
+def test_a_metric_of_ones_own_stands_in_every_table_and_has_no_winner(whole, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    with_metric(folder, "profit")
+    assert sweep([*TINY, "--out", str(folder)]) == 0
+    assert re.search("^ *profit *$", capsys.readouterr().out, re.MULTILINE)
+    assert main([str(folder)]) == 0
+    text = (folder / "report.md").read_text()
+    table = text[text.index("### profit") :].partition("\n## ")[0]
+    assert "5.0000 ± 5.0000" in table
+    assert "**" not in table
+    assert "Of profit none is marked" in table
+    rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
+    assert {row["metric"] for row in rows} == {"nll", "hamming", "profit"}
+    assert {float(row["mean"]) for row in rows if row["metric"] == "profit"} == {5.0}
+    assert "profit" in (folder / "tables.tex").read_text()
+    page = (folder / "report.html").read_text()
+    assert page.count("<td>profit</td>") == 3
 
 
 def test_a_folder_without_records_is_an_error(tmp_path, capsys):

@@ -205,7 +205,7 @@ def worker_context() -> Iterator[multiprocessing.context.BaseContext]:
     os.environ.update(values)
     try:
         if start_method == "forkserver":
-            context.set_forkserver_preload(["__main__", "benchmarks.job"])
+            context.set_forkserver_preload(["__main__", "benchmarks.executors.preloaded"])
         yield context
     finally:
         for name, value in before.items():
