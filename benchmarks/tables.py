@@ -170,8 +170,8 @@ def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
 def to_markdown(entries: Sequence[Entry]) -> str:
     """One table for one metric, the paper's value under ours."""
     header, lines = _lines(entries, _shared(entries))
-    header = list(map(markdown_text, header))
-    out = [f"### {markdown_text(title(entries[0].metric))}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    name, header = markdown_text(title(entries[0].metric)), list(map(markdown_text, header))
+    out = [f"### {name}", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for line in lines:
         bold = line.bold or [False] * len(line.texts)
         texts = [f"**{text}**" if strong else text for text, strong in zip(line.texts, bold, strict=True)]

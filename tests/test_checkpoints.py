@@ -12,7 +12,6 @@ from cst_lightning import DirectMethod, SelfTraining, fit, self_train
 from cst_lightning.catalogue import backbones
 from tests.conftest import close, make_data, state_of, tiny_protocol, train
 
-
 VARIANTS = [*backbones().found, "cst"]
 REOPEN = """
 import sys
