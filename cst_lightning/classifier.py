@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -272,33 +272,43 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _n_models(self, n_rows: int) -> int:
         n_models = self.n_models if self.n_models is not None else (N_FOLDS if n_rows <= _MANY_ROWS else 1)
-        if int(n_models) != n_models or not 1 <= n_models <= N_FOLDS:
-            raise InputError(f"n_models={self.n_models}: allowed are 1 to {N_FOLDS}")
+        if not isinstance(n_models, int | np.integer) or not 1 <= n_models <= N_FOLDS:
+            raise InputError(f"n_models={self.n_models!r}: allowed are 1 to {N_FOLDS}")
         return int(n_models)
 
     def protocol(self, n_rows: int) -> Protocol:
-        """The level field's settings, with larger minibatches and less patience for many rows."""
+        """The level field's settings, with larger minibatches and less patience for many rows.
+
+        Raises:
+            InputError: an option that is no number, or not in its range.
+        """
+        if not isinstance(self.cvat_weights, Iterable) or isinstance(self.cvat_weights, str):
+            raise InputError(f"cvat_weights={self.cvat_weights!r}: allowed is a list of numbers, such as [0.1, 1.0]")
         n_train = n_rows - n_rows // N_FOLDS
         growth = max(1.0, n_rows / _MANY_ROWS)
         of_size = min(1024, 64 * 2 ** int(np.log2(growth)))
-        return MATCHED.replace(
-            hidden=self.hidden,
-            hidden_udm=self.hidden,
-            hidden_cst=self.hidden,
-            dropout=self.dropout,
-            learning_rate=self.learning_rate,
-            learning_rate_hsic=self.learning_rate,
-            learning_rate_cst=self.learning_rate,
-            max_epochs=self.max_epochs,
-            max_epochs_hsic=self.max_epochs,
-            max_epochs_udm=self.max_epochs,
-            max_epochs_cst=(self.max_epochs,),
-            batch_size=min(n_train, of_size if self.batch_size is None else self.batch_size),
-            patience=max(2, round(20 / growth)) if self.patience is None else self.patience,
-            rounds=self.rounds,
-            cvat_weights=tuple(self.cvat_weights),
-            propensity_floor=self.propensity_floor,
-        )
+        batch_size = of_size if self.batch_size is None else self.batch_size
+        try:
+            return MATCHED.replace(
+                hidden=self.hidden,
+                hidden_udm=self.hidden,
+                hidden_cst=self.hidden,
+                dropout=self.dropout,
+                learning_rate=self.learning_rate,
+                learning_rate_hsic=self.learning_rate,
+                learning_rate_cst=self.learning_rate,
+                max_epochs=self.max_epochs,
+                max_epochs_hsic=self.max_epochs,
+                max_epochs_udm=self.max_epochs,
+                max_epochs_cst=(self.max_epochs,),
+                batch_size=min(n_train, batch_size) if isinstance(batch_size, int | np.integer) else batch_size,
+                patience=max(2, round(20 / growth)) if self.patience is None else self.patience,
+                rounds=self.rounds,
+                cvat_weights=tuple(self.cvat_weights),
+                propensity_floor=self.propensity_floor,
+            )
+        except InputError as error:  # an option has the name of the first field that it sets
+            raise InputError(str(error).removeprefix("protocol field ")) from None
 
     def _device(self) -> str:
         if self.device not in ("auto", "cpu", "cuda"):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
+from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import ISO_DATE, fault_of_text
 
 MIN_ROWS = 20
@@ -34,7 +35,7 @@ class Roles:
     Args:
         action, outcome: the action taken, the outcome seen.
         propensity: the column of the taken action's probability under the logging policy, or a column for each
-            action, in the order of the sorted actions.
+            action: named by the actions, or in the order of the sorted actions.
         features: columns of the context; by default all that have no other role.
         categorical: features that are categories although written as numbers or dates; a CSV file's are read as
             they are written (``01234``), and so are columns that are kept.
@@ -84,11 +85,12 @@ class Roles:
         return [name for name in names if name in wanted]
 
 
-def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log") -> None:
+def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log", all_taken: bool = True) -> None:
     """All checks of a log in memory, from names to values.
 
     Args:
         where: what messages call the log, such as its path.
+        all_taken: whether every action that there is was taken; else there may be more propensity columns.
 
     Raises:
         InputError: something is not allowed; one line with the column, the row and what to do about it.
@@ -103,7 +105,9 @@ def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log") ->
     tallies = tallies_of(frame, columns)
     check_values(tallies, columns, where)
     if columns.action is not None:
-        check_taken(frame, columns, labels_of("action", tallies[columns.action].index, where), where)
+        logged = labels_of("action", tallies[columns.action].index, where)
+        if all_taken or len(columns.propensities) <= len(logged.values):
+            check_taken(frame, columns, logged, where)
 
 
 def check_names(names: Sequence[Hashable], columns: Roles, where: str) -> None:
@@ -198,6 +202,15 @@ def check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: i
             )
 
 
+def propensities_of(frame: pd.DataFrame, columns: Roles, actions: Labels) -> NDArray[np.float64] | None:
+    """Those of some rows of a log: of the action taken, ``[N]``, or ``[N, K]`` in the order of ``actions``."""
+    if isinstance(columns.propensity, str):
+        return np.array(frame[columns.propensity], np.float64)
+    if columns.propensity is None:
+        return None
+    return np.array(in_order(frame[columns.propensities], actions, "propensity"), np.float64)
+
+
 def check_taken(frame: pd.DataFrame, columns: Roles, actions: Labels, where: str, first: int = 0) -> None:
     """With a propensity column for each of ``actions``, that of the action taken is above 0 in some rows of a log."""
     names, listed = columns.propensities, shown_list(actions.values)
@@ -208,11 +221,12 @@ def check_taken(frame: pd.DataFrame, columns: Roles, actions: Labels, where: str
             f"{where}: {len(names)} propensity columns for {len(actions.values)} actions ({listed}): allowed is one of "
             "the action taken, or one for each action in this order"
         )
-    taken = frame[names].to_numpy(dtype=float)[np.arange(len(frame)), actions.index(frame[columns.action])]
+    ordered = in_order(frame[names], actions, f"{where}: propensity")
+    taken = ordered.to_numpy(dtype=float)[np.arange(len(frame)), actions.index(frame[columns.action])]
     if (wrong := taken <= 0).any():
         raise InputError(
             f"{where}: the propensity of the action taken is 0 in {rows_text(wrong, first)}: it must be above 0 "
-            f"(columns {', '.join(names)} stand for actions {listed})"
+            f"(columns {', '.join(ordered.columns)} stand for actions {listed})"
         )
 
 

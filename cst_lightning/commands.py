@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from cst_lightning.candidates import AUTO
 from cst_lightning.classifier import CounterfactualClassifier
-from cst_lightning.columns import Roles, check_propensities, check_taken, describe_columns, rows_text
+from cst_lightning.columns import (
+    Roles,
+    check_propensities,
+    check_taken,
+    describe_columns,
+    propensities_of,
+    rows_text,
+)
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import compared_roles, diagnose
 from cst_lightning.encoding import Category, Labels
@@ -55,7 +62,8 @@ def fit(
         action: column of the action taken.
         outcome: column of the outcome seen; empty where it was not.
         out: folder to save the model to.
-        propensity: column of the probability with which the action was taken, or one column an action.
+        propensity: column of the probability with which the action was taken, or one column an action: named by the
+            actions, or in the order of the sorted actions.
         features: columns of the context; by default all others.
         categorical: features that are categories although they are written as numbers.
         keep: columns that are no features, such as an identifier.
@@ -70,7 +78,8 @@ def fit(
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=[name for name in roles.categorical if name in names])
     with _in_file(data):
-        classifier.fit(log[names], log[action], log[outcome], _propensities(log, roles))
+        labels = Labels.of("action", log[action])
+        classifier.fit(log[names], log[action], log[outcome], propensities_of(log, roles, labels))
     simple = ""
     if classifier.selection == AUTO and len(classifier.module_.seeds) > 1:  # of one model nothing says how sure it is
         simple = "; the simplest within a standard error of the lowest is kept"
@@ -175,7 +184,7 @@ def evaluate(
         data: a log like that of the training.
         action: column of the action taken, by default that of the training.
         outcome: column of the outcome seen, by default that of the training.
-        propensity: columns of propensities, by default those of the training where they are there.
+        propensity: as in ``fit``; by default the columns of the training where they are there.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
             default numeric outcomes are worth themselves.
         actions: those that may be recommended; all by default.
@@ -213,7 +222,7 @@ def evaluate(
         print(calibration(p, taken, seen, classifier))
     try:
         check_enough(seen)
-        given = _propensities(log, roles)
+        given = propensities_of(log, roles, classifier.action_labels_)
         if given is None:
             told = frame.columns[frame.notna().any()]  # the others tell nothing of the action
             categorical = [name for name in features.categorical if name in told]
@@ -257,7 +266,8 @@ def look(
         data: CSV, Parquet (a file or a folder) or Arrow.
         action: column of the action taken.
         outcome: column of the outcome seen; empty where it was not.
-        propensity: column of the probability with which the action was taken, or one column an action.
+        propensity: column of the probability with which the action was taken, or one column an action: named by the
+            actions, or in the order of the sorted actions.
         features: columns of the context; by default all others.
         categorical: features that are categories although they are written as numbers.
         keep: columns that are no features, such as an identifier.
@@ -271,7 +281,7 @@ def look(
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     if page is not None and not page.absolute().parent.is_dir():
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
-    log = read_log(data, columns=roles, rows=rows, encoding=encoding)
+    log = read_log(data, columns=roles, rows=rows, encoding=encoding, all_taken=not actions)
     compared = compared_roles(roles, list(log.columns))
     held_out = None if validation is None else read_log(validation, columns=compared, encoding=encoding)
     labels = with_never_taken(actions or (), log[action])
@@ -304,13 +314,6 @@ def _given(propensity: str | Sequence[str] | None) -> str | Sequence[str] | None
 def _list(given: Sequence[str] | str | None) -> tuple[str, ...]:
     """One name, or several."""
     return (given,) if isinstance(given, str) else tuple(given or ())
-
-
-def _propensities(log: pd.DataFrame, roles: Roles) -> NDArray[np.float64] | None:
-    if roles.propensity is None:
-        return None
-    columns = roles.propensity if isinstance(roles.propensity, str) else roles.propensities
-    return np.asarray(log[columns], np.float64)
 
 
 @contextmanager

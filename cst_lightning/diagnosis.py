@@ -13,7 +13,15 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from cst_lightning import findings as findings_of
-from cst_lightning.columns import Roles, check_log, check_names, describe_columns
+from cst_lightning.columns import (
+    Roles,
+    check_log,
+    check_names,
+    check_taken,
+    describe_columns,
+    kind_of,
+    propensities_of,
+)
 from cst_lightning.cross_fitting import (
     Codes,
     Floats,
@@ -125,9 +133,12 @@ def diagnose(
     if columns.action is None or columns.outcome is None:
         raise InputError("diagnose needs a column for the action and one for the outcome")
     log = log.to_pandas() if hasattr(log, "to_pandas") else log
-    check_log(log, columns)
+    check_log(log, columns, all_taken=not len(actions))
     if validation is not None:
-        check_names(list(validation.columns), compared_roles(columns, list(log.columns)), "the validation rows")
+        validation = validation.to_pandas() if hasattr(validation, "to_pandas") else validation
+        compared = compared_roles(columns, list(log.columns))
+        check_names(list(validation.columns), compared, "the validation rows")
+        _check_kinds(log, validation, compared)
     # models so small are many times slower with several threads where the other cores are busy
     with threadpool_limits(1), warnings.catch_warnings():
         # that a label is continuous is a finding
@@ -142,6 +153,18 @@ def compared_roles(columns: Roles, names: Sequence[str]) -> Roles:
     return Roles(columns.action, columns.outcome, features=features, categorical=categorical)
 
 
+def _check_kinds(log: pd.DataFrame, validation: pd.DataFrame, columns: Roles) -> None:
+    """Text stands in the validation rows only where it does in the log."""
+    for name in columns.feature_names(list(log.columns)):
+        one, other = kind_of(log[name]), kind_of(validation[name])
+        if one in ("number", "whole number") and other in ("text", "mixed") and name not in columns.categorical:
+            value = validation[name].dropna()
+            raise InputError(
+                f"the validation rows: column {name!r} holds {other}, such as {value.iloc[0]!r}, and in the log "
+                "numbers: mend it, or name it in categorical"
+            )
+
+
 def _diagnose(
     log: pd.DataFrame, columns: Roles, validation: pd.DataFrame | None, actions: Sequence[Any], random_state: int
 ) -> Diagnosis:
@@ -153,7 +176,8 @@ def _diagnose(
     labels = _all_actions(log[columns.action], actions)
     outcome_labels = list(Labels.of("outcome", log[columns.outcome]).values)
     taken = _index(sample[columns.action], labels)
-    propensity, model = _propensities(sample, columns, names, taken, len(labels), random_state)
+    check_taken(sample, columns, Labels("action", tuple(labels)), "the log")
+    propensity, model = _propensities(sample, columns, names, taken, labels, random_state)
     table, overlap = _overlap(sample, columns, propensity, taken)
     counted = _count(log, columns, labels, outcome_labels).assign(**table)
     outcomes = log[columns.outcome].value_counts().reindex(outcome_labels)
@@ -186,6 +210,7 @@ def _diagnose(
         *findings_of.rows_and_constants(found, log, columns, names),
         *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
         *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),
+        *findings_of.unknown_labels(validation, columns, labels, outcome_labels),
     ]
     findings.sort(key=lambda finding: findings_of.SEVERITIES.index(finding.severity))
     found.findings.extend(findings)
@@ -228,14 +253,14 @@ def _count(log: pd.DataFrame, columns: Roles, labels: Sequence[Any], outcomes: S
 
 
 def _propensities(
-    sample: pd.DataFrame, columns: Roles, names: Sequence[str], taken: Codes, n_actions: int, random_state: int
+    sample: pd.DataFrame, columns: Roles, names: Sequence[str], taken: Codes, labels: Sequence[Any], random_state: int
 ) -> tuple[Floats, str]:
     """Of every action, ``[n, K]``: the log's own where it has them, else cross-fitted."""
-    given = columns.propensities
-    if len(given) == n_actions > 1:
-        return sample[given].to_numpy(dtype=float), "the log's own"
+    given = propensities_of(sample, columns, Labels("action", tuple(labels)))
+    if given is not None and given.ndim == 2:
+        return given, "the log's own"
     x = feature_matrix(sample, names, columns.categorical)
-    return held_out_probabilities(x, taken, n_actions, random_state)
+    return held_out_probabilities(x, taken, len(labels), random_state)
 
 
 def _overlap(

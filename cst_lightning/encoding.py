@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -169,6 +169,8 @@ class FeatureEncoder:
         if missing not in ("error", "impute"):
             raise InputError(f"missing={missing!r}: allowed are error and impute")
         names = [categorical] if isinstance(categorical, str) else categorical
+        if not isinstance(names, Iterable):
+            raise InputError(f"categorical={categorical!r}: allowed is a list of columns, by name or place")
         self.categorical = [name.item() if isinstance(name, np.generic) else name for name in names]
         self.missing, self.max_categories = missing, max_categories
         self.columns: dict[str, Number | Category] = {}
@@ -197,6 +199,10 @@ class FeatureEncoder:
     def transform(self, x: Any) -> NDArray[np.float32]:
         """Contexts ``[N, columns]`` as ``[N, d]``."""
         frame = as_frame(x)
+        names, known, places = list(frame.columns), list(self.columns), [f"x{i}" for i in range(frame.shape[1])]
+        # of an array's columns no name is known, and scikit-learn lets it stand for a table and the other way round
+        if names not in (known, places) and (known != places or all(name.lstrip("-").isdigit() for name in names)):
+            raise InputError(f"columns are {shown_list(names)} and were {shown_list(known)} in training: give the same")
         parts = []
         for (name, kind), given in zip(self.columns.items(), frame.columns, strict=True):
             column = _with_missing_booleans(frame[given])

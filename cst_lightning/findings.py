@@ -11,7 +11,8 @@ import pandas as pd
 
 from cst_lightning.columns import Roles
 from cst_lightning.cross_fitting import explained_share, is_numeric
-from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED
+from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED, Labels, shown_list
+from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import dates_as_numbers
 
 if TYPE_CHECKING:
@@ -215,6 +216,8 @@ def _uncovered(found: Diagnosis) -> Iterator[Finding]:
 def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]) -> Iterator[Finding]:
     """Of propensities in the log that do not fit the actions in it."""
     given = columns.propensities
+    if len(given) > 1:
+        given = list(in_order(log[given][:0], Labels("action", tuple(labels)), "propensity").columns)
     wrong = ""
     if len(given) == 1:
         weight = 1 / log[given[0]].to_numpy(dtype=float)
@@ -222,7 +225,7 @@ def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]
         # the mean of 1 / pi(a | x) is the number of actions that have a chance
         if abs(mean - len(labels)) > SIGNIFICANT * max(error, 1e-3 * len(labels)):
             wrong = f"the mean of 1 / propensity is {mean:.2f} ± {error:.2f}, and should be {len(labels)}"
-    elif len(given) == len(labels):
+    elif given:
         for name, label in zip(given, labels, strict=True):
             difference = (log[columns.action] == label).astype(float) - log[name]
             error = difference.std(ddof=1) / np.sqrt(len(log))
@@ -234,7 +237,7 @@ def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]
             "problem",
             f"The logged propensities do not fit the actions: {wrong}",
             "Estimates by weights would be off by as much; propensities of another policy or in another order do this.",
-            "Check which policy they belong to and, with a column for each action, their order (that of the sorted "
+            "Check which policy they belong to and, with a column for each action, their names or order (of the sorted "
             f"actions: {', '.join(map(str, labels[:20]))}).",
         )
 
@@ -355,6 +358,23 @@ def drift(found: Diagnosis, n_rows: int) -> Iterator[Finding]:
             "What held in one part need not hold in the other; a counter, a date or an identifier does this too.",
             "Leave out columns that only count on; hold out the latest rows (split by time), and train on recent ones.",
         )
+
+
+def unknown_labels(
+    validation: pd.DataFrame | None, columns: Roles, actions: Sequence[Any], outcomes: Sequence[Any]
+) -> Iterator[Finding]:
+    """Of actions and outcomes that stand in the validation rows alone."""
+    for name, known, role in ((columns.action, actions, "action"), (columns.outcome, outcomes, "outcome")):
+        seen = pd.Series([], dtype=object) if validation is None else validation[name].dropna()
+        new = seen[~seen.isin(list(known))]
+        if len(new):
+            yield Finding(
+                "problem",
+                f"{len(new)} of {len(seen)} validation rows have an {role} that is in no training row: "
+                f"{shown_list(sorted(new.unique(), key=str))}",
+                "Nothing can be predicted for it, and these rows cannot be scored.",
+                f"Write the {role}s the same way in both, or train on rows that have it.",
+            )
 
 
 def percent(share: float) -> str:

@@ -15,7 +15,7 @@ from cst_lightning.errors import InputError
 def as_frame(x: Any) -> pd.DataFrame:
     """Contexts of any kind as a frame: pandas, polars, Arrow, NumPy, sparse, torch or nested lists.
 
-    Columns without names are called ``x0``, ``x1``, and so on.
+    Columns without names, and those that a table numbers from 0, are called ``x0``, ``x1``, and so on.
 
     Raises:
         InputError: a column name stands twice, or there is no column.
@@ -42,6 +42,8 @@ def _as_any_frame(x: Any) -> pd.DataFrame:
             raise InputError(f"column names are text and others, such as {other!r}: name all columns by text")
         if all(texts):
             return frame.reset_index(drop=True)
+        if list(x.columns) != list(range(len(texts))):  # numbers that are more than places
+            return frame.set_axis([str(name) for name in x.columns], axis=1).reset_index(drop=True)
     else:
         array = _as_array(x)
         frame = pd.DataFrame(array.toarray() if hasattr(array, "toarray") else array)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from cst_lightning.encoding import Labels, shown_list, written
 from cst_lightning.errors import InputError
+
+
+def names_some(names: Iterable[Any], labels: Labels) -> bool:
+    """Whether some of the names are labels."""
+    return bool({written(name) for name in names} & {written(label) for label in labels.values})
 
 
 def in_order(table: Any, labels: Labels, name: str) -> Any:
@@ -27,7 +33,7 @@ def in_order(table: Any, labels: Labels, name: str) -> Any:
         return table
     columns = [written(column) for column in table.columns]
     wanted = [written(label) for label in labels.values]
-    if not set(columns) & set(wanted):
+    if not names_some(table.columns, labels):
         return table
     if sorted(columns) != sorted(wanted):
         wrong = next((c for c in table.columns if written(c) not in wanted), None)

@@ -31,6 +31,7 @@ def read_log(
     rows: int | None = None,
     encoding: str = "utf-8",
     delimiter: str | None = None,
+    all_taken: bool = True,
 ) -> pd.DataFrame:
     """A log file as a data frame, checked; ``frame.attrs["format"]`` says in words what was found.
 
@@ -42,6 +43,7 @@ def read_log(
         columns: what the columns are for; only those with a role are read. Without it all are, and no value is checked.
         rows: read only the first so many.
         encoding, delimiter: of a CSV file; the delimiter is found where it is comma, semicolon, tab or bar.
+        all_taken: as in ``columns.check_log``.
 
     Raises:
         InputError: the file or a column cannot be used (see ``columns.check_log``).
@@ -57,7 +59,7 @@ def read_log(
         raise InputError(f"{path}: only a header, no rows")
     frame.attrs["format"] = str(form)
     if columns is not None:
-        check_log(frame, roles, where=str(path))
+        check_log(frame, roles, where=str(path), all_taken=all_taken)
     return frame
 
 

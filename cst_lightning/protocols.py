@@ -111,9 +111,8 @@ class Protocol:
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list):
-                value = tuple(value)
-            value = value.item() if hasattr(value, "item") else value  # NumPy's numbers, as a grid search has them
+            # NumPy's numbers, as a grid search has them
+            value = tuple(map(_plain, value)) if isinstance(value, list | tuple) else _plain(value)
             object.__setattr__(self, field.name, value)
             if not _fits(value, hints[field.name]):
                 raise InputError(f"protocol field {field.name}={value!r}: allowed is {_said(hints[field.name])}")
@@ -175,6 +174,10 @@ def get_protocol(protocol: Protocol | str | Mapping[str, Any]) -> Protocol:
     if missing:
         raise InputError(f"protocol lacks the field {missing[0]}: a saved protocol holds every field")
     return Protocol(**protocol)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
 
 
 def _fits(value: Any, hint: Any) -> bool:

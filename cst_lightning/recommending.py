@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError, rows_from_0
-from cst_lightning.label_columns import in_order
+from cst_lightning.label_columns import in_order, names_some
 
 
 def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels) -> NDArray[np.float64]:
@@ -20,10 +20,13 @@ def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels)
         if isinstance(outcomes.values[0], str):
             raise InputError(f"value: outcomes are text, so give each of {shown_list(outcomes.values)} a number")
         return np.array(outcomes.values, float)
-    if isinstance(value, pd.Series) and not isinstance(value.index, pd.RangeIndex):
+    if isinstance(value, pd.Series) and _has_names(value.index):
         value = value.to_dict()
+    if isinstance(value, pd.DataFrame) and not names_some(value.columns, outcomes):
+        by_outcome = _has_names(value.index) and names_some(value.index, outcomes)
+        value = value.T if by_outcome or names_some(value.columns, actions) else value
     value = in_order(value, outcomes, "value")
-    if isinstance(value, pd.DataFrame) and not isinstance(value.index, pd.RangeIndex):
+    if isinstance(value, pd.DataFrame) and _has_names(value.index):
         value = in_order(value.T, actions, "value").T
     if isinstance(value, Mapping):
         missing = [label for label in outcomes.values if label not in value]
@@ -40,6 +43,11 @@ def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels)
             f"{shape[1:]} (by action and outcome) or {shape}"
         )
     return worth
+
+
+def _has_names(index: pd.Index) -> bool:
+    """Whether an index is more than the places 0, 1, ..."""
+    return not isinstance(index, pd.RangeIndex) or (index.start, index.step) != (0, 1)
 
 
 def _column(value: Any, actions: Labels) -> list[Any]:

@@ -27,6 +27,7 @@ from cst_lightning.columns import (
     describe_columns,
     kind_of,
     labels_of,
+    propensities_of,
     rows_text,
     tallies_of,
     time_order,
@@ -56,8 +57,8 @@ class LoggedDataModule(pl.LightningDataModule):
     Args:
         path, encoding, delimiter, rows: see ``logs.read_log``.
         action, outcome, features, categorical, kept: columns, see ``columns.Roles``.
-        propensity: the column of the taken action's probability, or a column for each action, in the order of the
-            sorted actions.
+        propensity: the column of the taken action's probability, or a column for each action: named by the actions,
+            or in the order of the sorted actions.
         holdout: share of the rows held out, in [0, 1).
         split: which rows those are: ``row``: drawn; ``group``: all rows of the groups drawn from the column ``group``;
             ``time``: the last rows by the column ``time``, which holds numbers or dates (as text: ISO dates alone).
@@ -396,14 +397,14 @@ class LoggedDataModule(pl.LightningDataModule):
         self.encoder = FeatureEncoder([*written, *text], self.missing).fit(frame[self._features])
 
     def _feedback(self, frame: pd.DataFrame, *, allow_unlogged: bool = False) -> Feedback:
-        columns, logged = self._label_columns, self.roles.propensity
+        columns = self._label_columns
         with warnings.catch_warnings():
             if self.chunk_rows is not None:  # the same in every chunk
                 warnings.filterwarnings("ignore", message=".*which training had not.*")
             x = self.encoder.transform(frame[self._features])
         taken, propensity = self.actions.index(frame[columns["action"]]), None
-        if logged is not None:
-            given = frame[logged if isinstance(logged, str) else list(logged)].to_numpy(np.float64, copy=True)
+        given = propensities_of(frame, self.roles, self.actions)
+        if given is not None:
             propensity = whole_propensity(given, taken, len(self.actions.values))
         return Feedback(
             torch.from_numpy(x),

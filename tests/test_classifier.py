@@ -243,6 +243,24 @@ def test_it_searches_a_grid_by_what_was_observed():
     assert pipeline.predict_proba(x[["age", "visits"]]).shape == (120, 3, 2)
 
 
+def test_options_may_be_numpys_numbers_as_a_search_draws_them():
+    x, action, outcome = make_log()
+    drawn = {"max_epochs": np.int64(2), "hidden": np.int32(4), "batch_size": np.int64(32), "dropout": np.float64(0.1)}
+    model = CounterfactualClassifier(method="backbone", n_models=np.int64(1), random_state=0, **drawn)
+    assert model.fit(x, action, outcome).predict_proba(x).shape == (120, 3, 2)
+
+
+@pytest.mark.parametrize("names", [[0, 1], [5, 7]])
+def test_columns_that_are_numbered_are_known_by_their_numbers(names):
+    x, action, outcome = make_log()
+    numbered = x[["age", "visits"]].set_axis(names, axis=1)
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK).fit(numbered, action, outcome)
+    want = model.predict_proba(numbered)
+    assert np.array_equal(model.predict_proba(numbered.to_numpy()), want)
+    with pytest.raises(InputError, match=f"columns are '?{names[1]}'?, '?{names[0]}'? and were .* in training"):
+        model.predict_proba(numbered[names[::-1]])
+
+
 def test_a_search_that_hands_no_outcomes_to_score_is_told_how():
     x, action, outcome = make_log()
     model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)

@@ -286,12 +286,12 @@ def test_an_error_names_the_file_or_the_option_that_it_is_of(sales, call, said, 
         (["--method", "pl_hard"], "unknown method 'pl_hard'"),
         (["--backbone", "dmm"], "unknown backbone 'dmm'"),
         (["--selection", "best"], "unknown selection 'best'"),
-        (["--hidden", "0"], "protocol field hidden=0"),
+        (["--hidden", "0"], "hidden=0"),
         (["--n_models", "9"], "n_models=9"),
         (["--device", "tpu"], "device='tpu'"),
         (["--missing", "drop"], "missing='drop'"),
         (["--random_state", "-1"], "random_state=-1"),
-        (["--propensity_floor", "2"], "protocol field propensity_floor=2"),
+        (["--propensity_floor", "2"], "propensity_floor=2"),
     ],
 )
 def test_options_are_checked_before_the_log_is_read(options, said, capsys):
@@ -467,6 +467,25 @@ def offers(tmp_path_factory):
     frame[:300].to_parquet(folder / "log.parquet")
     frame[300:].to_parquet(folder / "new.parquet")
     return folder
+
+
+def test_propensity_columns_that_are_named_by_actions_go_by_their_names(offers, capsys):
+    names = ["call", "mail", "none"]
+    for part in ("log", "new"):
+        frame = pd.read_parquet(offers / f"{part}.parquet")
+        frame.rename(columns={f"p_{name}": name for name in names}).to_parquet(offers / f"named_{part}.parquet")
+    said = []
+    for number, order in enumerate((names, names[::-1])):
+        columns = ["--action", "offer", "--outcome", "reply", "--propensity", *order]
+        given = ["--data", str(offers / "named_log.parquet"), *columns, "--features", "age"]
+        model = str(offers / f"named{number}")
+        options = ["--backbone", "udm", "--method", "backbone", "--max_epochs", "3", "--random_state", "0"]
+        assert main(["fit", *given, *options, "--out", model]) == 0
+        assert main(["diagnose", *given]) == 0
+        new, worth = str(offers / "named_new.parquet"), ["--value.yes", "5", "--value.later", "1", "--value.no", "0"]
+        assert main(["evaluate", "--model", model, "--data", new, *worth]) == 0
+        said.append(capsys.readouterr().out.replace(model, "model"))
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("propensity", [["p"], ["p_call", "p_mail", "p_none"]])

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from cst_lightning import InputError
@@ -237,6 +238,25 @@ def test_validation_rows_need_the_features_and_labels_alone():
         diagnose(frame, columns, validation=log(seed=1).drop(columns="age"))
 
 
+def test_propensities_of_actions_that_were_never_taken():
+    roles = Roles(**vars(ROLES) | {"propensity": ["high", "low", "none"], "features": ["age", "visits"]})
+    frame = log(high=0.5, low=0.4, none=0.1)
+    assert diagnose(frame, roles, actions=["none"]).propensity[0].tolist() == [0.5, 0.4, 0.1]
+    with pytest.raises(InputError, match="3 propensity columns for 2 actions"):
+        diagnose(frame, roles)
+
+
+def test_validation_rows_of_another_kind_or_with_labels_of_their_own():
+    text = log(60, age="forty")
+    with pytest.raises(
+        InputError, match="the validation rows: column 'age' holds text, such as 'forty', and in the log"
+    ):
+        diagnose(log(), ROLES, validation=text)
+    new = pl.from_pandas(log(60, price=["high", "huge"] * 30))
+    words = "30 of 60 validation rows have an action that is in no training row: 'huge'"
+    only(diagnose(log(), ROLES, validation=new), words, "problem")
+
+
 def test_the_text_has_the_actions_of_the_most_rows_and_says_how_many_there_are():
     n = 1500
     price = np.concatenate([[5] * 200, np.arange(n - 200) % 450])
@@ -268,11 +288,14 @@ def test_of_many_actions_and_outcomes_that_are_alike_one_finding_tells():
 def test_logged_propensities_that_do_not_fit_the_actions():
     rng = np.random.default_rng(0)
     low = rng.uniform(0.2, 0.6, N)
-    frame = log(price=np.where(rng.random(N) < low, "low", "high"), low=low, high=1 - low)
+    columns = {"low": low, "high": 1 - low, "p1": low, "p2": 1 - low}
+    frame = log(price=np.where(rng.random(N) < low, "low", "high"), **columns)
     frame["p"] = np.where(frame["price"] == "low", low, 1 - low)
     every = {"action": "price", "outcome": "bought", "features": ["age", "visits"]}
-    for propensity, right in (("p", True), (["high", "low"], True), (["low", "high"], False)):
+    names = ((["high", "low"], True), (["low", "high"], True), (["p2", "p1"], True), (["p1", "p2"], False))
+    for propensity, right in (("p", True), *names):  # by the names of the actions, or in the order of the sorted ones
         found = diagnose(frame, Roles(**every, propensity=propensity))
+        assert found.propensity[:, 1] == pytest.approx(low) or not right or propensity == "p"
         assert right != any("propensities do not fit" in title for title in titles(found, "problem")), propensity
     frame["p"] /= 2
     only(diagnose(frame, Roles(**every, propensity="p")), "and should be 2", "problem")

@@ -174,6 +174,10 @@ def test_logged_propensities_reach_the_backbone(path):
     log.to_parquet(path)
     data = module(path, propensity=["p1", "p2", "p3"])
     assert data.train.propensity[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5])
+    log.rename(columns={"p1": "9.9", "p2": "14.9", "p3": "19.9"}).to_parquet(path)
+    named = module(path, propensity=["19.9", "9.9", "14.9"])
+    assert named.train.propensity[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5])
+    log.to_parquet(path)
     of_taken = module(path, propensity="p1", features=["age"]).train
     assert of_taken.propensity.gather(-1, of_taken.action[..., None]).unique().tolist() == pytest.approx([0.2])
 

@@ -70,6 +70,13 @@ def test_worth_by_name_is_matched_by_name():
     table = pd.DataFrame({"yes": [3.0, 2.0, 1.0], "no": 0.0}, index=["c", "b", "a"])
     assert worth(table, (9, 3, 2), TEXTS, outcomes).tolist() == [[0, 1], [0, 2], [0, 3]]
     assert worth(table.reset_index(drop=True), (9, 3, 2), TEXTS, outcomes).tolist() == [[0, 3], [0, 2], [0, 1]]
+    assert worth(table.T, (9, 3, 2), TEXTS, outcomes).tolist() == [[0, 1], [0, 2], [0, 3]]
+    square = pd.DataFrame([[0.0, 0.0], [10.0, 20.0]], index=["no", "yes"], columns=["a", "b"])  # by outcome and action
+    two = Labels("action", ("a", "b"))
+    for given in (square, square.T, square[["b", "a"]], square.reset_index(drop=True)):
+        assert worth(given, (9, 2, 2), two, outcomes).tolist() == [[0, 10], [0, 20]]
+    numbers = Labels("outcome", (0, 1))
+    assert worth(pd.Series([5.0, 1.0], index=range(1, -1, -1)), (9, 3, 2), TEXTS, numbers).tolist() == [[1, 5]] * 3
 
 
 def test_propensities_by_name_are_matched_by_name():
