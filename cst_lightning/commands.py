@@ -34,11 +34,9 @@ from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions, worth
-from cst_lightning.saving import check_target, write_whole
+from cst_lightning.saving import OWN, ROLES, check_target, write_whole
 from cst_lightning.texts import csv_value
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
-
-_ROLES = "log.json"  # in a model's folder: what the columns of its log were for
 
 
 def fit(
@@ -72,6 +70,7 @@ def fit(
     """
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     check_target(out)
+    _check_apart("out", out, data)
     classifier.check_options()
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
@@ -98,7 +97,7 @@ def fit(
             f"{classifier.overlap_.largest_weight[0]:.1f}"
         )
     classifier.save(out)
-    write_whole(out / _ROLES, json.dumps(asdict(roles), indent=1))
+    write_whole(out / ROLES, json.dumps(asdict(roles), indent=1))
     print(f"saved to {out}; next: python -m cst_lightning predict --model {out} --data NEW --out predictions.csv")
 
 
@@ -120,7 +119,7 @@ def predict(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
-    _check_out(out)
+    _check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
     names = [f"p({outcome} | {action})" for action in classifier.actions_ for outcome in classifier.classes_]
     frame, beside = _read(classifier, model, data, _list(keep), names, encoding)
@@ -152,7 +151,7 @@ def recommend(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
-    _check_out(out)
+    _check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
     worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
     shape = (0, len(classifier.actions_), len(classifier.classes_))  # before any row is read
@@ -281,6 +280,8 @@ def look(
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     if page is not None and not page.absolute().parent.is_dir():
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
+    if page is not None:
+        _check_apart("page", page, data, validation)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding, all_taken=not actions)
     compared = compared_roles(roles, list(log.columns))
     held_out = None if validation is None else read_log(validation, columns=compared, encoding=encoding)
@@ -329,12 +330,12 @@ def _in_file(data: Path) -> Iterator[None]:
 
 def _trained_roles(model: Path) -> Roles:
     """What the columns of a model's log were for; none is known where it was saved from Python."""
-    if not (model / _ROLES).exists():
+    if not (model / ROLES).exists():
         return Roles()
     try:
-        return Roles(**json.loads((model / _ROLES).read_text()))
+        return Roles(**json.loads((model / ROLES).read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{model}/{_ROLES} cannot be read ({error}): train the model again") from error
+        raise InputError(f"{model}/{ROLES} cannot be read ({error}): train the model again") from error
 
 
 def _read(
@@ -373,8 +374,18 @@ def _text_labels(classifier: CounterfactualClassifier, action: str, outcome: str
     return [name for name, labels in both if isinstance(labels.values[0], str)]
 
 
-def _check_out(out: Path) -> None:
+def _check_apart(option: str, out: Path, *read: Path | None) -> None:
+    """What is to be written is none of what is read, nor a part of it, nor the folder that it is in."""
+    for path in (path.resolve() for path in read if path is not None):
+        if path == out.resolve() or path in out.resolve().parents or out.resolve() in path.parents:
+            raise InputError(f"{option}={out}: {path} is read, and would be written over: name another place")
+
+
+def _check_out(out: Path, data: Path, model: Path) -> None:
     """Before the work: a file of a kind that can be written."""
+    _check_apart("out", out, data, *(model / name for name in OWN))
+    if out.is_dir():
+        raise InputError(f"out={out} is a folder: name a file")
     if out.suffix not in (".csv", ".parquet"):
         raise InputError(f"out={out}: allowed are names that end in .csv or .parquet")
     if not out.absolute().parent.is_dir():

@@ -27,13 +27,14 @@ def fit_of(
     if not len(observed):
         raise InputError("outcome is missing in every row: there is nothing to evaluate on")
     loss = -np.log(p[observed, taken[observed], seen[observed]].clip(1e-30))
-    constant = np.full(len(observed), np.nan)
-    for k in range(len(classifier.actions_)):
-        rows = taken[observed] == k
-        counts = np.bincount(seen[observed][rows], minlength=len(classifier.classes_)) + 1
-        constant[rows] = -np.log((counts / counts.sum())[seen[observed][rows]])
+    counts, where = classifier.outcome_counts_, "the training"
+    if counts is None:
+        counts, where = np.zeros((len(classifier.actions_), len(classifier.classes_)), np.int64), "these rows"
+        np.add.at(counts, (taken[observed], seen[observed]), 1)
+    shares = (counts + 1) / (counts + 1).sum(1, keepdims=True)
+    constant = -np.log(shares[taken[observed], seen[observed]])
     lines = [f"NLL of {len(observed)} observed outcomes: {_mean(loss)}"]
-    lines.append(f"  of a constant, each action's shares in these rows: {_mean(constant)}")
+    lines.append(f"  of a constant, each action's shares in {where}: {_mean(constant)}")
     lines.append(f"  the model less the constant: {_mean(loss - constant)}")
     return "\n".join(lines)
 

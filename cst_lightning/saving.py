@@ -33,10 +33,16 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _OURS = "cst_lightning"
+#: in a model's folder: what the columns of its log were for, where a command trained it
+ROLES = "log.json"
+#: what a model's folder has of its own
+OWN = ("model.json", "model.safetensors", "learners", ROLES)
 
 
 def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
     """Write a fitted classifier to the folder ``path``, whole or not at all; an older model there is replaced.
+
+    What else was in its folder stays there.
 
     Raises:
         InputError: ``path`` is something else than a model, or the classifier holds what cannot be kept.
@@ -53,6 +59,9 @@ def save(classifier: CounterfactualClassifier, path: str | Path) -> None:
         if path.exists():
             path.rename(old)
         new.rename(path)
+        for file in old.iterdir() if old.exists() else ():
+            if file.name not in OWN:
+                file.rename(path / file.name)
 
 
 def check_target(path: Path) -> None:
@@ -98,10 +107,12 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         classifier.action_labels_ = Labels("action", tuple(kept["actions"]))
         classifier.outcome_labels_ = Labels("outcome", tuple(kept["outcomes"]))
         classifier.actions_, classifier.classes_ = classifier.action_labels_.array(), classifier.outcome_labels_.array()
+        counts = kept.get("outcome_counts")  # models of older versions have none, nor an overlap
+        classifier.outcome_counts_ = None if counts is None else np.array(counts, np.int64)
         classifier.encoder_ = FeatureEncoder.from_dict(kept["encoder"])
         classifier.candidates_ = [Candidate(**candidate) for candidate in kept["candidates"]]
         classifier.method_, classifier.cvat_weight_ = kept["method"], kept["cvat_weight"]
-        overlap = kept.get("overlap")  # models of older versions have none
+        overlap = kept.get("overlap")
         classifier.overlap_ = None if overlap is None else Overlap(**overlap)
         classifier.n_features_in_ = kept["n_features_in"]
         if kept["feature_names_in"] is not None:
@@ -133,6 +144,7 @@ def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
         "module": {"class": None if base is not None else path_of(type(module)), "hparams": dict(module.hparams)},
         "actions": [_plain(label) for label in classifier.action_labels_.values],
         "outcomes": [_plain(label) for label in classifier.outcome_labels_.values],
+        "outcome_counts": None if classifier.outcome_counts_ is None else classifier.outcome_counts_.tolist(),
         "encoder": classifier.encoder_.to_dict(),
         "candidates": [asdict(candidate) for candidate in classifier.candidates_],
         "method": classifier.method_,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -425,6 +426,39 @@ def test_a_feature_that_new_rows_lack_is_imputed_by_every_command(sales, capsys)
     assert "doubly robust" in capsys.readouterr().out
     assert main(["evaluate", "--model", str(sales / "model"), "--data", lacking]) == 2
     assert "column 'age' is missing (NaN) in data rows 1, 2" in capsys.readouterr().err
+
+
+def test_nothing_that_is_read_is_written_over(sales, tmp_path, capsys):
+    data, model = tmp_path / "new.csv", tmp_path / "model"
+    shutil.copy(sales / "new.csv", data)
+    shutil.copytree(sales / "model", model)
+    (tmp_path / "link.csv").symlink_to(data)
+    shutil.copy(data, model / "log.csv")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    value, roles = ["--value.yes", "1", "--value.no", "0"], ["--action", "price", "--outcome", "bought"]
+    for call in (
+        ["predict", "--model", str(model), "--data", str(data), "--out", str(data)],
+        ["predict", "--model", str(model), "--data", str(tmp_path / "link.csv"), "--out", str(data)],
+        ["recommend", "--model", str(model), "--data", str(data), *value, "--out", str(tmp_path / "link.csv")],
+        ["predict", "--model", str(model), "--data", str(data), "--out", str(model / "learners" / "x.csv")],
+        ["diagnose", "--data", str(data), *roles, "--page", str(data)],
+        ["fit", "--data", str(model / "log.csv"), *roles, "--out", str(model)],
+    ):
+        assert main(call) == 2, call
+        assert "is read, and would be written over: name another place" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert main(["predict", "--model", str(model), "--data", str(data), "--out", str(model / "p.csv")]) == 0
+
+
+def test_the_constant_beside_a_model_knows_its_training_alone(sales, capsys):
+    classifier = CounterfactualClassifier.load(sales / "model")
+    log, later = read_log(sales / "log.csv"), pd.read_csv(sales / "new.csv")
+    counts = pd.crosstab(log["price"], log["bought"])
+    assert classifier.outcome_counts_.tolist() == counts.to_numpy().tolist()
+    assert main(["evaluate", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]) == 0
+    shares = (counts + 1).div((counts + 1).sum(axis=1), axis=0)
+    loss = -np.log([shares.loc[price, bought] for price, bought in later[["price", "bought"]].itertuples(index=False)])
+    assert f"of a constant, each action's shares in the training: {loss.mean():.4f} ±" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

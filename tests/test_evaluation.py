@@ -11,7 +11,7 @@ from cst_lightning.protocols import MATCHED
 from cst_lightning.selection import _doubly_robust
 from tests.conftest import TinyDataModule
 
-MODEL = SimpleNamespace(actions_=np.array(["a", "b"]), classes_=np.array(["no", "yes"]))
+MODEL = SimpleNamespace(outcome_counts_=None, actions_=np.array(["a", "b"]), classes_=np.array(["no", "yes"]))
 
 
 def test_calibration_of_predictions_that_are_off_by_a_tenth():
@@ -43,7 +43,7 @@ def test_a_rare_outcome_that_is_never_predicted_is_not_called_calibrated():
 
 
 def test_of_three_outcomes_each_has_a_row():
-    model = SimpleNamespace(actions_=np.array(["a"]), classes_=np.array(["x", "y", "z"]))
+    model = SimpleNamespace(outcome_counts_=None, actions_=np.array(["a"]), classes_=np.array(["x", "y", "z"]))
     p = np.tile([0.2, 0.3, 0.5], (100, 1, 1))
     seen = np.array([0] * 20 + [1] * 30 + [2] * 50)
     text = calibration(p, np.zeros(100, int), seen, model)

@@ -164,6 +164,19 @@ def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
         CounterfactualClassifier.load(tmp_path / "model")
 
 
+def test_what_else_is_in_a_models_folder_outlives_a_new_model(fitted, tmp_path):
+    model, *_ = fitted
+    model.save(tmp_path / "model")
+    (tmp_path / "model" / "predictions.csv").write_text("mine")
+    (tmp_path / "model" / "notes").mkdir()
+    (tmp_path / "model" / "learners").mkdir()  # of an older model of another kind
+    model.save(tmp_path / "model")
+    left = {path.name for path in (tmp_path / "model").iterdir()}
+    assert left == {"model.json", "model.safetensors", "predictions.csv", "notes"}
+    assert (tmp_path / "model" / "predictions.csv").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_category_given_as_a_text_is_kept_as_that_name(tmp_path):
     x, action, outcome = make_log()
     model = CounterfactualClassifier(method="backbone", categorical="visits", **QUICK).fit(x, action, outcome)
