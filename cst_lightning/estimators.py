@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -13,7 +14,8 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import StackingClassifier, VotingClassifier
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, StratifiedKFold
+from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection._search import BaseSearchCV  # of all searches, and public nowhere
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import has_fit_parameter
@@ -84,7 +86,11 @@ class EstimatorBackbone(StackedModule):
         return False
 
     def make_estimator(self, seed: int) -> Any:
-        """A new scikit-learn classifier; a ``GridSearchCV`` is searched on observed rows and never on pseudo-labels."""
+        """A new scikit-learn classifier.
+
+        A search, alone or as the last step of a pipeline, is made on observed rows and never on pseudo-labels; one
+        whose ``cv`` is None gets stratified folds, five or as many as the rarest outcome has rows.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define make_estimator")
 
     # --- what the stack asks ---------------------------------------------------------------------
@@ -185,11 +191,14 @@ class EstimatorBackbone(StackedModule):
         chosen = self._settled(place, number)
         if chosen is None:
             chosen = self.make_estimator(self.seeds[place])
-        if isinstance(chosen, GridSearchCV):
-            if counts.min() < 2:  # no fold to score on
+        search = _search_in(chosen)
+        if search is not None:
+            own_folds = search.cv is not None  # a user's: enough of two outcomes will do
+            least = int(np.sort(counts)[-2] if own_folds else counts.min())
+            if least < 2:  # no fold to score on
                 return SmoothedFrequencies(self.shape.n_outcomes).fit(x, outcome, weight)
-            folds = StratifiedKFold(min(_FOLDS, int(counts.min())), shuffle=True, random_state=self.seeds[place])
-            chosen.set_params(cv=folds)
+            if not own_folds:
+                search.cv = StratifiedKFold(min(_FOLDS, least), shuffle=True, random_state=self.seeds[place])
         parameters = {_weight_name(chosen): weight} if np.ptp(weight) else {}
         if parameters and not takes_weights(chosen):
             raise InputError(f"{_said(chosen)} takes no sample weights: leave them out, and use method='pl'")
@@ -206,10 +215,7 @@ class EstimatorBackbone(StackedModule):
         """An estimator with the teacher's settings, not yet fitted; None where there is none to take over."""
         if self._teacher is None or not isinstance(self._teacher[0], EstimatorBackbone):
             return None
-        model = self._teacher[0].fitted[place][number]
-        if isinstance(model, GridSearchCV):
-            return clone(model.best_estimator_)
-        return clone(model)
+        return clone(_found(self._teacher[0].fitted[place][number]))
 
     def _logits_of(self, models: list[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[N, K, m-1]``."""
@@ -226,7 +232,7 @@ class EstimatorBackbone(StackedModule):
 
     def found(self) -> list[list[Any]]:
         """The fitted models, by seed, and by action for a T-learner; of a search the best one alone."""
-        return [[getattr(model, "best_estimator_", model) for model in models] for models in self.fitted]
+        return [[_found(model) for model in models] for models in self.fitted]
 
     @override
     def on_fit_start(self) -> None:
@@ -306,9 +312,27 @@ def _remake(base: Any, per_action: bool, hparams: dict[str, Any]) -> EstimatorBa
     return learner(base, per_action=per_action, soft=False)(**hparams)
 
 
+def _search_in(estimator: Any) -> Any:
+    """The search that an estimator is, or that is a pipeline's last step; else None."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator.steps[-1][1]
+    return estimator if isinstance(estimator, BaseSearchCV) else None
+
+
+def _found(model: Any) -> Any:
+    """A fitted model with the best one in place of a search."""
+    if isinstance(model, BaseSearchCV):
+        return _found(model.best_estimator_)
+    if not isinstance(model, Pipeline):
+        return model
+    found, (*before, (name, last)) = copy.copy(model), model.steps
+    found.steps = [*before, (name, _found(last))]
+    return found
+
+
 def _inner(estimator: Any) -> list[Any]:
     """The estimators whose ``fit`` gets the weights that this one is given, where it hands them on."""
-    if isinstance(estimator, GridSearchCV | RandomizedSearchCV):
+    if isinstance(estimator, BaseSearchCV):
         return [estimator.estimator]
     if isinstance(estimator, Pipeline):
         return [estimator.steps[-1][1]]
@@ -324,13 +348,13 @@ def takes_weights(estimator: Any) -> bool:
 
 def _said(estimator: Any) -> str:
     """The name of the classifier that a user knows."""
-    while (isinstance(estimator, GridSearchCV | RandomizedSearchCV | Pipeline)) and (inner := _inner(estimator)):
+    while isinstance(estimator, BaseSearchCV | Pipeline) and (inner := _inner(estimator)):
         (estimator,) = inner
     return type(estimator).__name__
 
 
 def _weight_name(estimator: Any) -> str:
     """How ``fit`` wants sample weights: a pipeline hands them to its last step by name."""
-    inner = estimator.estimator if isinstance(estimator, GridSearchCV | RandomizedSearchCV) else estimator
+    inner = estimator.estimator if isinstance(estimator, BaseSearchCV) else estimator
     steps = getattr(inner, "steps", None)
     return f"{steps[-1][0]}__{_weight_name(steps[-1][1])}" if steps else "sample_weight"

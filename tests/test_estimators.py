@@ -3,15 +3,18 @@
 import copy
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_selection import SelectKBest, f_classif
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
+from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, StratifiedKFold
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -272,3 +275,54 @@ def test_what_loading_will_refuse_without_trust_is_a_warning_when_it_is_saved(tm
         model.fit(x, action, outcome).save(tmp_path / "model")
     again = CounterfactualClassifier.load(tmp_path / "model", trust=["sklearn"])
     assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+SEARCHES = [
+    GridSearchCV(LogisticRegression(), {"C": [0.01, 1]}, cv=2),
+    RandomizedSearchCV(LogisticRegression(), {"C": [0.01, 1]}, n_iter=2, cv=2),
+    HalvingGridSearchCV(LogisticRegression(), {"C": [0.01, 1]}, cv=2, min_resources=20),
+    make_pipeline(StandardScaler(), GridSearchCV(LogisticRegression(), {"C": [0.01, 1]}, cv=2)),
+]
+
+
+def last_step(model):
+    return last_step(model[-1]) if hasattr(model, "steps") else model
+
+
+@pytest.mark.parametrize("backbone", ["s_learner", "t_learner"])
+@pytest.mark.parametrize("base", SEARCHES, ids=["grid", "random", "halving", "in a pipeline"])
+def test_a_search_is_made_on_observed_rows_alone_with_the_folds_asked_for(base, backbone, tmp_path, monkeypatch):
+    searched, fit_search = [], BaseSearchCV.fit
+
+    def look(search, x, *args, **kwargs):
+        fit_search(search, x, *args, **kwargs)
+        searched.append((len(x), search.n_splits_, search.best_params_["C"]))
+        return search
+
+    monkeypatch.setattr(BaseSearchCV, "fit", look)
+    x, action, outcome = make_log(n=240)
+    settings = {"selection": None, "n_models": 1, "missing": "impute", "random_state": 0}
+    model = CounterfactualClassifier(backbone, "pl_soft", base=base, **settings).fit(x, action, outcome)
+    rows, folds, best = zip(*searched, strict=True)
+    assert (len(rows), sum(rows)) == (1 if backbone == "s_learner" else 3, 192)  # a fifth is held out
+    assert set(folds) == {2}
+    kept = [last_step(own).C for own in model.module_.found()[0]]
+    assert kept == list(best)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as that loading needs trust
+        model.save(tmp_path / "model")
+    again = CounterfactualClassifier.load(tmp_path / "model")
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+@pytest.mark.parametrize("backbone", ["s_learner", "t_learner"])
+def test_a_search_without_folds_of_its_own_gets_stratified_ones(backbone):
+    x, action, outcome = make_log(n=240)
+    base = GridSearchCV(LogisticRegression(), {"C": [0.01, 1]})
+    settings = {"selection": None, "n_models": 1, "missing": "impute", "random_state": 0}
+    model = CounterfactualClassifier(backbone, "backbone", base=base, **settings).fit(x, action, outcome)
+    for own in model.module_.fitted[0]:
+        folds = last_step(own).cv
+        assert isinstance(folds, StratifiedKFold)
+        assert folds.get_n_splits() == 5
+    assert base.cv is None
