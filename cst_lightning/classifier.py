@@ -31,7 +31,7 @@ from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
 from cst_lightning.selection import get_rule, known_rules
 from cst_lightning.stacked import StackedModule
-from cst_lightning.thin_logs import warn_of_no_overlap, warn_of_rare
+from cst_lightning.thin_logs import check_classes, warn_of_no_overlap, warn_of_rare
 
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
 
@@ -193,11 +193,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             if len(column) != n_rows:
                 raise InputError(f"{role} has {len(column)} rows, X has {n_rows}")
         for labels in (actions, outcomes):
-            if len(labels.values) > n_rows / 2 and isinstance(labels.values[0], float):
-                raise InputError(
-                    f"Unknown label type: {labels.role} holds {len(labels.values)} different numbers in {n_rows} rows, "
-                    "so it is continuous: cut it into a few classes"
-                )
+            check_classes(labels, n_rows)
         missing = np.flatnonzero(taken < 0)
         if len(missing):
             raise InputError(

@@ -35,7 +35,7 @@ LOW_ESS, VERY_LOW_ESS = 0.3, 0.1
 UNCOVERED, VERY_UNCOVERED = 0.05, 0.5
 #: share of what guessing the commonest action leaves that the features explain, from which they determine the action
 EXPLAINED = 0.95
-#: different numbers, as a share of the rows, from which a label is continuous
+#: different labels, as a share of the rows, above which they are continuous, or an identifier
 CONTINUOUS = 0.5
 #: AUC of telling two parts apart that is a warning and a problem
 DRIFT, LARGE_DRIFT = 0.6, 0.8
@@ -308,15 +308,25 @@ def kinds_of_features(found: Diagnosis, log: pd.DataFrame, columns: Roles, names
 
 
 def continuous(found: Diagnosis) -> Iterator[Finding]:
-    """Of labels that are numbers of which hardly any comes twice."""
+    """Of labels of which hardly any comes twice."""
     for role, table in (("action", found.actions), ("outcome", found.outcomes)):
-        labels = table[role]
-        if len(labels) > CONTINUOUS * found.n_rows and isinstance(labels.iloc[0], float):
+        labels = table.loc[table["rows"] > 0, role]
+        if len(labels) <= CONTINUOUS * found.n_rows or isinstance(labels.iloc[0], bool | np.bool_):
+            continue
+        meaning = "Each of them would be a class of its own, seen once or twice."
+        if isinstance(labels.iloc[0], str):
+            yield Finding(
+                "warning",
+                f"The {role} holds {len(labels)} different texts in {found.n_rows} rows",
+                meaning,
+                "Take another column if it is an identifier; join what means the same for what you decide.",
+            )
+        else:
             yield Finding(
                 "problem",
-                f"The {role} is continuous: {len(labels)} different numbers in {found.n_rows} rows",
-                "Each of them would be a class of its own, seen once or twice.",
-                "Cut it into a few classes, such as ranges of a price.",
+                f"The {role} is continuous or an identifier: {len(labels)} different numbers in {found.n_rows} rows",
+                meaning,
+                "Cut it into a few classes, such as ranges of a price; take another column if it is an identifier.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Warnings of a log that has too little to learn from, for whatever is trained on it."""
+"""Warnings and errors of a log that has too little to learn from, for whatever is trained on it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_limits
 from cst_lightning.candidates import N_FOLDS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import Labels
-from cst_lightning.errors import warn
-from cst_lightning.findings import EXPLAINED
+from cst_lightning.errors import InputError, warn
+from cst_lightning.findings import CONTINUOUS, EXPLAINED
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 
@@ -21,6 +21,29 @@ _SOURCES = {
     True: "rests on these alone, since each action has a model of its own",
     None: "comes from other actions, or rests on these alone where each has a model of its own",
 }
+
+
+def check_classes(labels: Labels, n_rows: int) -> None:
+    """That labels come more than once: no class can be learned from a single row.
+
+    Warns:
+        UserWarning: of text that is different in more than half of the ``n_rows`` rows.
+
+    Raises:
+        InputError: numbers that are.
+    """
+    n_different = len(labels.values)
+    if n_different <= CONTINUOUS * n_rows:
+        return
+    if not isinstance(labels.values[0], str):
+        raise InputError(
+            f"Unknown label type: {labels.role} holds {n_different} different numbers in {n_rows} rows, so it is "
+            "continuous or an identifier: cut it into a few classes"
+        )
+    warn(
+        f"{labels.role} holds {n_different} different texts in {n_rows} rows: each is a class of its own, seen once or "
+        "twice; if it is an identifier, take another column"
+    )
 
 
 def warn_of_rare(

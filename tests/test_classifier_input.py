@@ -126,6 +126,23 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
     assert np.isfinite(model.predict_proba(x)).all()
 
 
+@pytest.mark.parametrize("role", ["action", "outcome"])
+def test_labels_that_hardly_come_twice_are_an_error_as_numbers_and_a_warning_as_text(role):
+    x, action, outcome = make_log()
+    given = {"action": action, "outcome": outcome}
+    model = CounterfactualClassifier("t_logistic", method="backbone", **QUICK)
+    for numbers in (np.arange(120), np.arange(120) / 7, list(range(120))):
+        with pytest.raises(InputError, match=f"{role} holds 120 different numbers in 120 rows, so it is continuous or"):
+            model.fit(x, **given | {role: numbers})
+    names = np.array([f"c{row}" for row in range(120)])
+    with pytest.warns(UserWarning, match=f"{role} holds 120 different texts in 120 rows: each is a class of its own"):
+        model.fit(x, **given | {role: names})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(x, **given | {role: np.arange(120) % 60})
+    assert not any("different" in str(warning.message) for warning in told)
+
+
 def test_warnings_point_at_the_line_of_the_user():
     x, action, outcome = make_log(19)
     model = CounterfactualClassifier(method="backbone", **QUICK)

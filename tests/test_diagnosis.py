@@ -153,6 +153,17 @@ def test_what_training_would_refuse_is_told_before_it():
     only(found, "The outcome is continuous", "problem")
 
 
+@pytest.mark.parametrize("role", ["action", "outcome"])
+def test_labels_that_hardly_come_twice_are_told_as_numbers_and_as_text(role):
+    column = {"action": "price", "outcome": "bought"}[role]
+    found = diagnose(log(120, **{column: np.arange(120)}), ROLES)
+    only(found, f"The {role} is continuous or an identifier: 120 different numbers in 120 rows", "problem")
+    found = diagnose(log(120, **{column: [f"c{row}" for row in range(120)]}), ROLES)
+    only(found, f"The {role} holds 120 different texts in 120 rows", "warning")
+    found = diagnose(log(120, **{column: np.arange(120) % 60}), ROLES)
+    assert not [title for title in titles(found) if "different" in title]
+
+
 def _stamps(form):
     return pd.date_range("2024-01-29", periods=N, freq="7h").strftime(form).astype(np.int64)
 
