@@ -21,7 +21,7 @@ from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import FeatureEncoder, Labels, shown_list
 from cst_lightning.errors import InputError, unknown_name, warn
 from cst_lightning.estimators import learner
-from cst_lightning.feedback import Feedback, check_weights
+from cst_lightning.feedback import Feedback, weights_of_rows
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.frames import as_frame
 from cst_lightning.label_columns import in_order
@@ -194,6 +194,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 raise InputError(f"{role} has {len(column)} rows, X has {n_rows}")
         for labels in (actions, outcomes):
             check_classes(labels, n_rows)
+        if weight is not None:
+            weight = weights_of_rows("sample_weight", weight, n_rows)
         missing = np.flatnonzero(taken < 0)
         if len(missing):
             raise InputError(
@@ -377,7 +379,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"action is missing in row {row} (from 0): every row needs the action taken")
         if not len(p) == len(taken) == len(seen):
             raise InputError(f"X has {len(p)} rows, action {len(taken)}, outcome {len(seen)}: all must have as many")
-        weight = np.ones(len(p)) if sample_weight is None else check_weights(sample_weight, (len(p),)).double().numpy()
+        weight = np.ones(len(p))
+        if sample_weight is not None:
+            weight = weights_of_rows("sample_weight", sample_weight, len(p)).double().numpy()
         weight = weight * (seen >= 0)
         if not weight.sum() > 0:
             raise InputError("outcome is missing in every row that counts: nothing can be scored")

@@ -274,22 +274,35 @@ def _indices(name: str, value: Any, size: tuple[int, ...], n_values: int, *, mis
 
 def _weights(value: Any, size: tuple[int, ...]) -> Tensor:
     tensor = as_tensor("weight", value).to(torch.float32)
-    tensor = check_weights(tensor[None] if tensor.ndim == 1 else tensor, size)
+    tensor = tensor[None] if tensor.ndim == 1 else tensor
+    if tuple(tensor.shape) != size:
+        raise InputError(f"weight has shape {tuple(tensor.shape)}: x asks for {size}")
+    _check_weights("weight", tensor)
     return tensor / tensor.mean(1, keepdim=True)
 
 
-def check_weights(value: Any, size: tuple[int, ...]) -> Tensor:
-    """Weights of rows, ``[N]`` or ``[S, N]`` as ``size`` says: finite, from 0, and of some row above."""
-    tensor = as_tensor("weight", value)
-    if tuple(tensor.shape) != size:
-        raise InputError(f"weight has shape {tuple(tensor.shape)}: x asks for {size}")
+def weights_of_rows(name: str, value: Any, n_rows: int) -> Tensor:
+    """How much each row of a table ``X`` counts, ``[N]``: finite, from 0, and above in some row.
+
+    Raises:
+        InputError: it is something else; the message says ``name``.
+    """
+    tensor = as_tensor(name, value)
+    if tensor.ndim != 1:
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}: one value a row of X is allowed, {(n_rows,)}")
+    if len(tensor) != n_rows:
+        raise InputError(f"{name} has {len(tensor)} rows, X has {n_rows}")
+    _check_weights(name, tensor)
+    return tensor
+
+
+def _check_weights(name: str, tensor: Tensor) -> None:
     wrong = ~(torch.isfinite(tensor) & (tensor >= 0))
     if wrong.any():
         row = rows_from_0([int(wrong.nonzero()[0][-1])])
-        raise InputError(f"weight is {float(tensor[wrong][0])} in {row}: allowed are finite values from 0")
+        raise InputError(f"{name} is {float(tensor[wrong][0])} in {row}: allowed are finite values from 0")
     if (tensor == 0).all(-1).any():
-        raise InputError("every weight is zero: at least one row must count")
-    return tensor
+        raise InputError(f"{name} is zero in every row: at least one row must count")
 
 
 def _distribution(name: str, value: Any, size: tuple[int, ...]) -> Tensor:

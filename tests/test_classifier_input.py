@@ -323,19 +323,28 @@ def test_minus_zero_is_the_category_zero(kind):
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (np.ones(7), r"weight has shape \(7,\)"),
-        (np.ones(1), r"weight has shape \(1,\)"),
-        (np.where(np.arange(120) == 4, np.nan, 1), r"weight is nan in row 4 \(from 0\)"),
-        (np.where(np.arange(120) == 4, -1, 1), r"weight is -1.0 in row 4 \(from 0\)"),
-        (np.zeros(120), "every weight is zero"),
-        (np.full(120, "much"), "weight is of type"),
+        (np.ones(7), "sample_weight has 7 rows, X has 120"),
+        (np.ones((120, 1)), r"sample_weight has shape \(120, 1\): one value a row of X is allowed"),
+        (3.0, r"sample_weight has shape \(\)"),
+        (np.where(np.arange(120) == 4, np.nan, 1), r"sample_weight is nan in row 4 \(from 0\)"),
+        (np.where(np.arange(120) == 4, -1, 1), r"sample_weight is -1.0 in row 4 \(from 0\)"),
+        (np.zeros(120), "sample_weight is zero in every row"),
+        (np.full(120, "much"), "sample_weight is of type"),
     ],
 )
-def test_weights_of_a_score_are_checked(weight, message):
+def test_weights_of_rows_are_checked(weight, message):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier("constant", method="backbone", **QUICK)
+    with pytest.raises(InputError, match=f"^{message}"):
+        model.fit(x, action, outcome, sample_weight=weight)
+    model.fit(x, action, outcome)
+    with pytest.raises(InputError, match=f"^{message}"):
+        model.score(x, action, outcome, sample_weight=weight)
+
+
+def test_a_score_by_weights_is_that_of_repeated_rows():
     x, action, outcome = make_log()
     model = CounterfactualClassifier(method="backbone", **QUICK).fit(x, action, outcome)
-    with pytest.raises(InputError, match=message):
-        model.score(x, action, outcome, sample_weight=weight)
     twice = np.where(np.arange(120) < 40, 2, 1)
     rows = np.repeat(np.arange(120), twice)
     weighted = model.score(x, action, outcome, sample_weight=twice)

@@ -93,8 +93,8 @@ def test_rules_look_at_weights(name):
     [
         ([-1.0, *[1.0] * 39], "weight is -1.0 in row 0"),
         ([float("nan"), *[1.0] * 39], "weight is nan in row 0"),
-        ([0.0] * 40, "every weight is zero"),
-        ([1.0], "weight has shape"),
+        ([0.0] * 40, "weight is zero in every row"),
+        ([1.0], r"weight has shape \(1, 1\): x asks for \(1, 40\)"),
     ],
 )
 def test_a_weight_that_is_none_is_an_error(weight, message):
