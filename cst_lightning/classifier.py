@@ -74,7 +74,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Attributes:
         actions_: labels of actions ``[K]``, in the order of predictions; ``action_labels_`` has their indices too.
         classes_: labels of outcomes ``[m]``; ``outcome_labels_`` likewise.
-        outcome_counts_: rows with each outcome under each action, ``[K, m]``; None in models of older versions.
+        outcome_counts_: rows of a weight above 0 with each outcome under each action, ``[K, m]``; None in models of older versions.
         method_: the method that was chosen.
         cvat_weight_: its CVAT weight, or None.
         candidates_: all that was tried, with scores.
@@ -214,9 +214,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         propensity = in_order(propensity, actions, "propensity")
         given = None if propensity is None else whole_propensity(propensity, taken, n_actions)
         counts = np.zeros((n_actions, n_outcomes), np.int64)
-        np.add.at(counts, (taken[seen >= 0], seen[seen >= 0]), 1)
+        counted = (seen >= 0) if weight is None else (seen >= 0) & (weight > 0).numpy()
+        np.add.at(counts, (taken[counted], seen[counted]), 1)
         self.outcome_counts_: NDArray[np.int64] | None = counts
-        warn_of_rare(actions, outcomes, counts, per_action=getattr(part, "per_action", False))
+        warn_of_rare(actions, outcomes, counts, part, weighted=weight is not None)
         warn_of_no_overlap(x, taken, n_actions)
         return Feedback(x, taken, seen, n_actions, n_outcomes, given, allow_unlogged=True, weight=weight)  # type: ignore[arg-type]
 

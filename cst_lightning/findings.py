@@ -73,7 +73,7 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
         listed = [f"{outcome!r} ({rows})" for outcome, rows in zip(rare["outcome"], rare["rows"], strict=True)]
         yield Finding(
             "warning",
-            f"{len(rare)} outcomes are rare, below {percent(RARE)} each: {_some(listed)}",
+            f"{len(rare)} outcomes are rare, below {percent(RARE)} each: {first_few(listed)}",
             "What leads to each of them is learned from few rows, and accuracy hardly tells.",
             "Join outcomes that mean the same for what you decide; judge a model by its NLL and its calibration.",
         )
@@ -99,7 +99,7 @@ def _one_sided(found: Diagnosis) -> Iterator[Finding]:
         listed = [f"{row['action']!r} by {only!r} ({row['observed']})" for row, only in zip(rows, onlys, strict=True)]
         yield Finding(
             "warning",
-            f"{len(rows)} actions were only ever followed by a single outcome: {_some(listed)}",
+            f"{len(rows)} actions were only ever followed by a single outcome: {first_few(listed)}",
             "What leads to another outcome under such an action cannot be learned from this log.",
             "A true share of up to 3 / rows is still possible: take their predictions for bounds, or log them more.",
         )
@@ -150,7 +150,7 @@ def actions(found: Diagnosis) -> Iterator[Finding]:
         if len(group) == 1:
             yield Finding(severity, f"Action {listed[0]} was {what}", meaning, advice)
         elif listed:
-            yield Finding(severity, f"{len(listed)} actions were {what}: {_some(listed)}", meaning, advice)
+            yield Finding(severity, f"{len(listed)} actions were {what}: {first_few(listed)}", meaning, advice)
 
 
 def overlap(found: Diagnosis) -> Iterator[Finding]:
@@ -395,7 +395,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _some(listed: Sequence[str]) -> str:
+def first_few(listed: Sequence[str]) -> str:
     """The first few."""
     return ", ".join(listed[:_LISTED]) + (f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else "")
 

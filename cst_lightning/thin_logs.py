@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -10,16 +14,33 @@ from cst_lightning.candidates import N_FOLDS
 from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import Labels
 from cst_lightning.errors import InputError, warn
-from cst_lightning.findings import CONTINUOUS, EXPLAINED
+from cst_lightning.estimators import EstimatorBackbone
+from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few
+from cst_lightning.stacked import StackedModule
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 
+Model = Literal["s_learner", "t_learner", "network"]  # what is trained: None stands for not known yet below
 
-#: what the predictions of a rare action are made of, by whether each action has a model of its own; None: not known
-_SOURCES = {
-    False: "comes from other actions",
-    True: "rests on these alone, since each action has a model of its own",
-    None: "comes from other actions, or rests on these alone where each has a model of its own",
+#: what is predicted for an action of which no outcome counts, few do, and all are the same
+_NONE: dict[Model | None, str] = {
+    "s_learner": "what is predicted for {it} comes from other actions",
+    "t_learner": "what is predicted for {it} is a guess, since each action has a model of its own",
+    "network": "what is predicted for {it} is a guess, since each action has output weights of its own",
+    None: "what is predicted for {it} is a guess, or comes from other actions where all share one model",
+}
+_FEW: dict[Model | None, str] = {
+    "s_learner": "what is predicted for {it} comes from other actions",
+    "t_learner": "what is predicted for {it} rests on these alone, since each action has a model of its own",
+    "network": "what is predicted for {it} rests on these, over layers that are shared with other actions",
+    None: "what is predicted for {it} comes from other actions, or rests on these alone where each has a model of its "
+    "own",
+}
+_ALIKE: dict[Model | None, str] = {
+    "s_learner": "what is predicted for {it} leans on other actions, since all share one model",
+    "t_learner": "{they} will be predicted so",
+    "network": "{they} will most likely be predicted so, since each action has output weights of its own",
+    None: "{they} will most likely be predicted so, or like other actions where all share one model",
 }
 
 
@@ -47,31 +68,65 @@ def check_classes(labels: Labels, n_rows: int) -> None:
 
 
 def warn_of_rare(
-    actions: Labels, outcomes: Labels, counts: NDArray[np.int64], *, per_action: bool | None = None
+    actions: Labels,
+    outcomes: Labels,
+    counts: NDArray[np.int64],
+    part: type[StackedModule] | None = None,
+    *,
+    weighted: bool = False,
 ) -> None:
-    """Of actions with too little to learn from.
+    """Of actions with too little to learn from: one warning of each kind.
 
     Args:
-        counts: how often each outcome was seen of each action, ``[K, m]``.
-        per_action: whether each action gets a model of its own (a T-learner); None: not known yet.
+        counts: how often each outcome was seen of each action, ``[K, m]``, in rows that count.
+        part: the backbone that is trained; None: not known yet.
+        weighted: whether rows of weight 0 were left out of ``counts``.
     """
     if len(actions.values) == 1:
         said = f"action is {actions.values[0]!r} in every row: nothing can be said of another one"
         warn(said)
-    for label, of_action in zip(actions.values, counts, strict=True):
-        if of_action.sum() < N_FOLDS:
-            what = f"has {of_action.sum()} observed outcomes: what is predicted for it {_SOURCES[per_action]}"
-            warn(f"action {label!r} {what}; leave it out")
-        elif (of_action > 0).sum() == 1:
-            only = outcomes.values[int(of_action.argmax())]
-            what = f"was only ever seen with outcome {only!r}: it will be predicted so; log it more"
-            warn(f"action {label!r} {what}")
+    model, seen = _model_of(part), counts.sum(1)
+    observed = "observed outcomes of a weight above 0" if weighted else "observed outcomes"
+    none, few = seen == 0, (seen > 0) & (seen < N_FOLDS)
+    alike = (seen >= N_FOLDS) & ((counts > 0).sum(1) == 1)
+    only = [repr(outcomes.values[place]) for place in counts.argmax(1)]
+    _warn_of(
+        actions, none, lambda _: f"has 0 {observed}", f"have 0 {observed} each", f"{_NONE[model]}; leave {{it}} out"
+    )
+    _warn_of(
+        actions, few, lambda k: f"has {seen[k]} {observed}", f"have fewer than {N_FOLDS} {observed} each",
+        f"{_FEW[model]}; leave {{it}} out",
+    )  # fmt: skip
+    _warn_of(
+        actions, alike, lambda k: f"was only ever seen with outcome {only[k]}",
+        "were only ever seen with a single outcome each", f"{_ALIKE[model]}; log {{it}} more",
+    )  # fmt: skip
+
+
+def _model_of(part: type[StackedModule] | None) -> Model | None:
+    if part is None:
+        return None
+    if not issubclass(part, EstimatorBackbone):
+        return "network"
+    return "t_learner" if part.per_action else "s_learner"
+
+
+def _warn_of(actions: Labels, these: NDArray[np.bool_], one: Callable[[int], str], many: str, meaning: str) -> None:
+    """Of one kind of actions, in a single warning however many they are."""
+    which = np.flatnonzero(these)
+    if len(which) == 1:
+        warn(f"action {actions.values[which[0]]!r} {one(which[0])}: {meaning.format(it='it', they='it')}")
+    elif len(which):
+        listed = first_few([repr(actions.values[k]) for k in which])
+        warn(f"actions {listed} {many}: {meaning.format(it='them', they='they')}")
 
 
 def warn_of_no_overlap(x: NDArray[np.float32], taken: NDArray[np.int64], n_actions: int) -> None:
     """Of a log in which the features tell the action: nothing there separates what the one does from the other."""
     rows = np.random.default_rng(0).permutation(len(taken))[:_OVERLAP_ROWS]
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        # that hardly any action comes twice was said
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         propensity, _ = held_out_probabilities(x[rows].astype(np.float64), taken[rows], n_actions, 0)
     if explained_share(propensity, taken[rows]) > EXPLAINED:
         warn(

@@ -143,6 +143,63 @@ def test_labels_that_hardly_come_twice_are_an_error_as_numbers_and_a_warning_as_
     assert not any("different" in str(warning.message) for warning in told)
 
 
+def told_of(model, *args, **kwargs):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(*args, **kwargs)
+    return [str(warning.message) for warning in told]
+
+
+@pytest.mark.parametrize("backbone", ["t_logistic", "constant"])
+def test_many_actions_with_too_little_are_one_warning_of_each_kind(backbone):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(backbone, method="backbone", **QUICK)
+    said = told_of(model, x, [f"c{row:03}" for row in range(120)], outcome)
+    assert len(said) == 2
+    assert "action holds 120 different texts" in said[0]
+    assert said[1] == (
+        "actions 'c000', 'c001', 'c002', 'c003', 'c004' and 115 more have fewer than 5 observed outcomes each: what is "
+        "predicted for them rests on these alone, since each action has a model of its own; leave them out"
+    )
+    said = told_of(model, x, action, np.where(np.isin(action, ["mid", "low"]), "left", outcome))
+    assert said == [
+        "actions 'low', 'mid' were only ever seen with a single outcome each: they will be predicted so; log them more"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "few", "alike", "wrong"),
+    [
+        ("t_logistic", "rests on these alone", "it will be predicted so; log it more", 0),
+        ("dm", "rests on these, over layers that are shared", "it will most likely be predicted so, since each", 0),
+        ("s_boosting", "comes from other actions", "what is predicted for it leans on other actions, since all", 1),
+    ],
+)
+def test_a_warning_of_a_rare_action_says_what_the_model_does_with_it(backbone, few, alike, wrong):
+    rng = np.random.default_rng(0)
+    x, action = rng.normal(size=(200, 3)), np.array(["a", "b", "rare", "once"])[rng.integers(2, size=200)]
+    action[:6], action[6] = "rare", "once"
+    outcome = np.where(action == "rare", "yes", np.where(x[:, 0] > 0.8, "yes", "no"))
+    model = CounterfactualClassifier(backbone, "backbone", n_models=1, random_state=0)
+    said = told_of(model, x, action, outcome)
+    assert any(text.startswith("action 'once' has 1 observed outcomes") and few in text for text in said)
+    assert any(
+        text.startswith("action 'rare' was only ever seen with outcome 'yes': ") and alike in text for text in said
+    )
+    predicted = model.predict(x)[:, list(model.actions_).index("rare")]
+    assert (predicted != "yes").any() == wrong
+
+
+def test_an_action_whose_weights_are_all_zero_is_one_without_outcomes():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier("t_logistic", "backbone", **QUICK)
+    said = told_of(model, x, action, outcome, sample_weight=action != "mid")
+    assert said == [
+        "action 'mid' has 0 observed outcomes of a weight above 0: what is predicted for it is a guess, since each "
+        "action has a model of its own; leave it out"
+    ]
+
+
 def test_warnings_point_at_the_line_of_the_user():
     x, action, outcome = make_log(19)
     model = CounterfactualClassifier(method="backbone", **QUICK)
@@ -227,7 +284,7 @@ def test_new_categories_are_named_each_by_its_own_rows():
             "rests on these alone, since each action has a model of its own",
         ),
         ({"base": GaussianNB(), "method": "pl"}, "comes from other actions; leave it out"),
-        ({"method": "backbone"}, "comes from other actions; leave it out"),
+        ({"method": "backbone"}, "rests on these, over layers that are shared with other actions; leave it out"),
     ],
 )
 def test_an_action_logged_once_is_warned_of_as_its_model_is(options, source):
