@@ -74,7 +74,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Attributes:
         actions_: labels of actions ``[K]``, in the order of predictions; ``action_labels_`` has their indices too.
         classes_: labels of outcomes ``[m]``; ``outcome_labels_`` likewise.
-        outcome_counts_: rows of a weight above 0 with each outcome under each action, ``[K, m]``; None in models of older versions.
+        outcome_counts_: rows of a weight above 0 with each outcome under each action, ``[K, m]``; None in models of
+            older versions.
         method_: the method that was chosen.
         cvat_weight_: its CVAT weight, or None.
         candidates_: all that was tried, with scores.
