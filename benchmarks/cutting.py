@@ -83,6 +83,7 @@ def _join_provenance(records: Sequence[Record]) -> dict[str, Any]:
     return last | {
         "seconds": sum(one["seconds"] for one in made),
         "cpu_seconds": sum(one["cpu_seconds"] for one in made),
+        "compiling_seconds": sum(one.get("compiling_seconds", 0.0) for one in made),
         "peak_mib": max(one["peak_mib"] for one in made),
         "failures_before": list(dict.fromkeys(chain.from_iterable(one.get("failures_before", []) for one in made))),
         "parts": [{"seeds": record["identity"]["seeds"], **record["provenance"]} for record in records],

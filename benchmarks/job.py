@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import pytorch_lightning as pl
 import torch
+from numba.core.event import install_listener
 from torch import Tensor
 
 from benchmarks.cutting import cut, join
@@ -18,7 +19,7 @@ from benchmarks.grid import Cell, Job, backbones, student_groups
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
 from benchmarks.store import Record
 from benchmarks.texts import last_line
-from benchmarks.watching import Curve, Message, ProgressReport, Report
+from benchmarks.watching import Compiling, Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.catalogue import get_method
 from cst_lightning.fitting import fit
@@ -102,8 +103,12 @@ def _run_halves(job: Job, store: Records, settings: Settings, report: Report, fa
 
 def _run_stack(job: Job, store: Records, settings: Settings, report: Report, failures: Sequence[str]) -> None:
     quiet()
-    clock = Clock(job, resolve_device(settings.device), failures)
-    progress, curves = ProgressReport(job, report), list[Curve]()
+    with install_listener("numba:compile", Compiling()) as compiling:
+        _train_stack(job, store, settings, report, Clock(job, resolve_device(settings.device), failures, compiling))
+
+
+def _train_stack(job: Job, store: Records, settings: Settings, report: Report, clock: Clock) -> None:
+    progress, curves = ProgressReport(job, report, clock.compiling), list[Curve]()
 
     def write(cell: Cell, made: Made) -> None:
         store.write(cell, make_record(cell, made, data, constant, clock))

@@ -143,7 +143,8 @@ class Display:
         now, share = time.monotonic(), self._share()
         if share < _UNTOLD:
             return None
-        taken = self._taken + sum(now - self._since[key] for key in self._running)
+        # until each was last heard of: what it has done since, its share does not tell either
+        taken = self._taken + sum(self._heard[key] - self._since[key] for key in self._running)
         training = taken - sum(self._setup.values())  # what compiling took once, the rest will not take
         rate = max(0.0, training) / (share * sum(self._weights.values()))
         ends = []

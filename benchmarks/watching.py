@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytorch_lightning as pl
+from numba.core.event import Event, TimingListener
 from torch import Tensor
 from typing_extensions import override
 
@@ -106,44 +107,59 @@ class Message:
     text: str = ""  # the part at hand, or the method that was recorded
     share: float = 0.0  # of the whole job that is done
     mib: float = 0.0  # the most memory that the job held so far
-    setup: float = 0.0  # seconds that first epochs took for compiling, which is done once on a machine
+    setup: float = 0.0  # seconds that compiling took, which is done once on a machine
     point: Point | None = None
 
 
 Report = Callable[[Message], None]
 
-_COMPILING_S = 5.0  # a first epoch that takes so much longer than the second one compiled something
+
+class Compiling(TimingListener):
+    """Hears of numba's ``numba:compile``: what it takes, and when it begins."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.begins: Callable[[], None] = lambda: None
+
+    def on_start(self, event: Event) -> None:
+        """A function is compiled, or loaded from its cache, perhaps within another one."""
+        if not self._depth:
+            self.begins()
+        super().on_start(event)  # type: ignore[no-untyped-call]
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return float(self.duration) if self.done else 0.0
 
 
 class ProgressReport(pl.Callback):
     """Tells how much of the job is done: its trainings, weighted by the time that is planned for each."""
 
-    def __init__(self, job: Job, report: Report) -> None:
+    def __init__(self, job: Job, report: Report, compiling: Compiling) -> None:
         self._trainings = trainings(job)
-        self._report, self._number, self._label, self._told = report, -1, "", 0.0
-        self._setup, self._epoch_ended, self._first, self._said = 0.0, 0.0, 0.0, 0.0
+        self._report, self._number, self._label, self._told, self._said = report, -1, "", 0.0, 0.0
+        self._compiling = compiling
+        compiling.begins = lambda: self._tell("compiling")
 
     def begin(self, module: StackedModule) -> None:
         """The next training starts."""
-        self._epoch_ended = time.monotonic()
         self._number += 1
         self._label = module.name if self._number == 0 else f"round {module.stage}"
+
+    def _tell(self, doing: str) -> None:
+        self._report(Message("progress", doing, self._said, peak_mib(), self._compiling.seconds))
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         now, epoch, most = time.monotonic(), trainer.current_epoch + 1, trainer.max_epochs or 1
-        taken, self._epoch_ended = now - self._epoch_ended, now
-        if epoch == 1:
-            self._first = taken
-        elif epoch == 2:
-            self._setup += self._first - taken if self._first - taken > _COMPILING_S else 0.0
         if now - self._told < 0.5:
             return
         self._told = now
         stopping = [callback for callback in trainer.callbacks if isinstance(callback, ReplicateStopping)]  # type: ignore[attr-defined]
         left = min([most - epoch, *(callback.least_epochs_left for callback in stopping)])
-        share = self._said = max(self._said, self.share(epoch, most, left))  # an improvement makes it longer
-        self._report(Message("progress", f"{self._label}, epoch {epoch}", share, peak_mib(), self._setup))
+        self._said = max(self._said, self.share(epoch, most, left))  # an improvement makes it longer
+        self._tell(f"{self._label}, epoch {epoch}")
 
     def share(self, epoch: int, most: int, left: float) -> float:
         """Of the job, when ``epoch`` of at most ``most`` of the training at hand is done and it takes ``left`` more."""

@@ -17,7 +17,7 @@ from benchmarks.options import saved_jobs
 from benchmarks.plan import estimate_seconds, trainings
 from benchmarks.progress import Display
 from benchmarks.store import Store
-from benchmarks.watching import ProgressReport
+from benchmarks.watching import Compiling, ProgressReport
 from cst_lightning.stopping import ReplicateStopping
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -50,7 +50,7 @@ def epochs_of(job, store):
 
 def share_said(job, epochs, part):
     """What a job says of itself when it has taken ``part`` of its time; an epoch takes what is planned for it."""
-    report = ProgressReport(job, lambda _: None)
+    report = ProgressReport(job, lambda _: None, Compiling())
     costs = [training.seconds / training.epochs for training in trainings(job)]
     at = part * sum(cost * n for cost, n in zip(costs, epochs, strict=True))
     for cost, n in zip(costs, epochs, strict=True):
@@ -144,17 +144,31 @@ def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(tmp_path
     assert display.seconds_left == pytest.approx(20)
 
 
-def test_a_job_says_how_much_longer_its_first_epochs_took(monkeypatch):
+def test_a_job_says_when_it_compiles_and_how_long_it_took(monkeypatch):
     (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=["backbone", "pl"])
-    said, now = [], 0.0
-    monkeypatch.setattr("benchmarks.watching.time.monotonic", lambda: now)
-    report = ProgressReport(job, said.append)
-    for first in (40.0, 1.0):
-        report.begin(SimpleNamespace(name="dm", stage=1))
-        for epoch, taken in enumerate((first, 1.0, 1.0)):
-            now += taken
-            report.on_train_epoch_end(SimpleNamespace(current_epoch=epoch, max_epochs=9, callbacks=[]), None)
-    assert said[-1].setup == 39
+    said, now, compiling = [], 0.0, Compiling()
+    monkeypatch.setattr("numba.core.event.timer", lambda: now)
+    report = ProgressReport(job, said.append, compiling)
+    report.begin(SimpleNamespace(name="dm", stage=0))
+    compiling.on_start(None)
+    compiling.on_start(None)  # a function that the first one calls
+    now = 39.0
+    compiling.on_end(None)
+    compiling.on_end(None)
+    report.on_train_epoch_end(SimpleNamespace(current_epoch=0, max_epochs=9, callbacks=[]), None)
+    assert [(message.text, message.setup) for message in said] == [("compiling", 0.0), ("dm, epoch 1", 39.0)]
+
+
+def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(tmp_path, monkeypatch):
+    jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    display = Display(jobs, [1.0, 1.0], Console(file=io.StringIO()), tmp_path, "cpu")
+    display.show(Event(jobs[0], "started"))
+    now = 10.0
+    display.show(Event(jobs[0], "progress", "compiling", share=0.5))
+    now = 50.0
+    assert display.seconds_left == pytest.approx(21)  # a tenth of its half, and the other job
 
 
 def test_the_least_that_is_left_is_that_of_the_replicate_which_improved_last():
@@ -170,7 +184,7 @@ def test_what_is_done_never_becomes_less(monkeypatch):
     (job,) = make_jobs("paper", protocol="matched", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
     said, clock, stopping = [], count(1), ReplicateStopping("early", patience=20)
     monkeypatch.setattr("benchmarks.watching.time.monotonic", lambda: float(next(clock)))
-    progress = ProgressReport(job, said.append)
+    progress = ProgressReport(job, said.append, Compiling())
     progress.begin(SimpleNamespace(name="dm", stage=0))
     for epoch, waited in ((69, 15), (70, 0)):
         stopping.load_state_dict(
@@ -183,7 +197,7 @@ def test_what_is_done_never_becomes_less(monkeypatch):
 
 def test_a_training_is_near_its_end_when_no_replicate_has_improved_for_long():
     (job,) = make_jobs("paper", protocol="matched", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
-    report = ProgressReport(job, lambda _: None)
+    report = ProgressReport(job, lambda _: None, Compiling())
     report.begin(SimpleNamespace(name="dm", stage=0))
     assert report.share(epoch=90, most=2000, left=10) == pytest.approx(0.9)
     assert report.share(epoch=90, most=92, left=2) == pytest.approx(90 / 92)
@@ -194,7 +208,7 @@ def test_the_share_that_is_done_rises_to_one_over_all_trainings_of_a_job(monkeyp
     (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=methods)
     said, clock = [], count(1)
     monkeypatch.setattr("benchmarks.watching.time.monotonic", lambda: float(next(clock)))
-    progress = ProgressReport(job, said.append)
+    progress = ProgressReport(job, said.append, Compiling())
     n_trainings = 1 + job.protocol.rounds * 4  # hard labels, soft ones, and two classes of one's own
     for _ in range(n_trainings):
         progress.begin(SimpleNamespace(name="dm", stage=1))
