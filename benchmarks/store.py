@@ -218,12 +218,19 @@ def refuse_links(folder: Path) -> Path:
         InputError: it has a link in the place of its own.
     """
     for path in (folder / name for name in _OWN):
-        if path.is_symlink():
-            raise InputError(
-                f"{path} is a link to {path.readlink()}, and what is written into a run must stay in its folder: put "
-                "what is there in the link's place, or delete the link"
-            )
+        refuse_link(path)
+    for path in (folder / "wandb" / "locks").glob("*"):  # each is opened to be locked, and made where it is not
+        refuse_link(path)
     return folder
+
+
+def refuse_link(path: Path) -> None:
+    """Raise where ``path``, of a run's folder, is a link."""
+    if path.is_symlink():
+        raise InputError(
+            f"{path} is a link to {path.readlink()}, and what is written into a run must stay in its folder: put "
+            "what is there in the link's place, or delete the link"
+        )
 
 
 def is_plain(path: Path) -> bool:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.plan import counted
+from benchmarks.store import refuse_link
 from benchmarks.tracking import answers, arrived, found_mode
 from benchmarks.wandb_runs import is_being_written, unsynced
 from benchmarks.wandb_settings import settle_environment
 from cst_lightning.errors import InputError
+
+_OF_WANDB = Path("logs", "debug-core.log")  # a link in each run of W&B's own making, which its upload does not follow
 
 
 def sync(folder: Path) -> int:
@@ -19,6 +23,8 @@ def sync(folder: Path) -> int:
     runs = unsynced(folder)
     if not runs:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
+    for run in runs:
+        _refuse_links_in(run)
     print(f"{len(runs)} W&B runs wait in {folder / 'wandb'}: {', '.join(run.name for run in runs)}")
     settle_environment()
     if _mode() == "offline":
@@ -42,12 +48,23 @@ def sync(folder: Path) -> int:
     return 1 if missing or open_ else 0
 
 
+def _refuse_links_in(run: Path) -> None:
+    """W&B uploads what a link among a run's files leads to, and writes some of the files anew."""
+    for place, folders, files in os.walk(run):
+        for name in sorted([*folders, *files]):
+            path = Path(place, name)
+            if path.relative_to(run) != _OF_WANDB:
+                refuse_link(path)
+
+
 def _sent(run: Path) -> bool:
     """Send a run, and whether the server says that it has it: W&B's exit status and mark do not tell."""
     try:
-        # one by one: W&B stops at the first whose log was cut off
-        command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(run)]
-        subprocess.run(command, env=os.environ | {"WANDB_DIR": str(run.parent.parent)}, check=False)  # for its own logs
+        with tempfile.TemporaryDirectory() as own:  # W&B logs there; in the run's folder it would obey a settings file
+            Path(own, "wandb").mkdir()
+            # one by one: W&B stops at the first whose log was cut off
+            command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(run)]
+            subprocess.run(command, env=os.environ | {"WANDB_DIR": own}, check=False)
     finally:
         for mark in run.glob("*.synced"):
             mark.unlink()

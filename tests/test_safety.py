@@ -276,6 +276,37 @@ def test_a_runs_folder_leads_nowhere_else(name, whole, tmp_path, capsys):
     assert not (tmp_path / "merged").exists()
 
 
+def test_a_link_among_the_locks_is_not_opened(whole, tmp_path, capsys):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(whole, run)
+    (run / "wandb" / "locks").mkdir(parents=True)
+    (run / "wandb" / "locks" / "t-summary.offline").symlink_to(elsewhere)
+    for arguments in ([*TINY, "--out", str(run)], ["sync", str(run)]):
+        assert main(arguments) == 2
+        assert f"t-summary.offline is a link to {elsewhere}" in capsys.readouterr().err
+    assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("name", ["files/config.yaml", "files/media", "run-t-x.wandb", "address.txt", "logs/debug.log"])
+def test_a_sync_uploads_nothing_that_a_link_leads_to(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmarks.wandb_sync._mode", lambda: pytest.fail("something was started"))
+    run, elsewhere = tmp_path / "wandb" / "offline-run-1-t-x", tmp_path / "elsewhere"
+    (run / "files").mkdir(parents=True)
+    (run / "logs").mkdir()
+    (run / "run-t-x.wandb").touch()
+    (run / "logs" / "debug-core.log").symlink_to(elsewhere)  # as W&B makes it, and those beside the run
+    (tmp_path / "wandb" / "latest-run").symlink_to(run.name)
+    with pytest.raises(pytest.fail.Exception):
+        main(["sync", str(tmp_path)])
+    elsewhere.write_text("mine")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(elsewhere)
+    capsys.readouterr()
+    assert main(["sync", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {run / name} is a link to {elsewhere}")
+
+
 def test_an_addresss_folder_here_leads_nowhere_else(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = Remote("memory://bucket/run").folder
