@@ -172,13 +172,12 @@ def show_status(folder: Path) -> str:
     """What the sweep that writes ``folder`` is doing, or how it stood when it ended or was last heard of."""
     try:
         state = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _status_said(state)
+    except OSError:
         raise InputError(
             f"{folder} holds no progress.json: no sweep ever wrote there, or one is just starting"
         ) from None
-    try:
-        return _status_said(state)
-    except (KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):  # whatever stands in it
         raise InputError(f"{folder}/progress.json is none that a sweep wrote: delete it") from None
 
 

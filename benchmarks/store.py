@@ -242,7 +242,11 @@ def is_plain(path: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this machine runs a process of that number; True where the system does not say."""
+    """Whether this machine runs a process of that number; True where the system does not say.
+
+    Raises:
+        OverflowError: no process has such a number.
+    """
     if sys.platform == "win32":  # there, signal 0 is Ctrl-C
         return True
     try:
@@ -261,7 +265,7 @@ def _host() -> str:
 def _is_left_over(path: Path) -> bool:
     """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
     host, pid = path.name.split(".")[-3:-1]
-    return host == _host() and pid.isdecimal() and not is_alive(int(pid))
+    return host == _host() and re.fullmatch("[0-9]{1,9}", pid) is not None and not is_alive(int(pid))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import heapq
 import io
+import json
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, student_groups
 from benchmarks.options import saved_jobs
 from benchmarks.plan import estimate_seconds, trainings
-from benchmarks.progress import Display
+from benchmarks.progress import Display, show_status
 from benchmarks.store import Store
+from benchmarks.sweep import main as sweep
 from benchmarks.watching import Compiling, ProgressReport
 from cst_lightning.stopping import ReplicateStopping
 
@@ -169,6 +171,34 @@ def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(tmp_path, monkeyp
     display.show(Event(jobs[0], "progress", "compiling", share=0.5))
     now = 50.0
     assert display.seconds_left == pytest.approx(21)  # a tenth of its half, and the other job
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"share": "0.5"},
+        {"share": 10**400},
+        {"pid": 10**23},
+        {"updated": "now"},
+        {"running": [{"job": "D1/dm", "doing": "", "share": 0.5, "mib": "x"}]},
+        {"running": 7},
+        "{" * 100_000,
+        '{"a":' * 100_000,
+        "null",
+        "\udcff",
+    ],
+    ids=lambda change: str(change)[:20],
+)
+def test_what_no_sweep_wrote_of_itself_is_told_in_a_line(change, tmp_path, capsys):
+    jobs = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
+    Display(jobs, [1.0], Console(file=io.StringIO()), tmp_path, "cpu")._tell()
+    path = tmp_path / "progress.json"
+    assert "1 job finished" in show_status(tmp_path)
+    text = change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    assert sweep(["status", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: {path} is none that a sweep wrote: delete it"
 
 
 def test_the_least_that_is_left_is_that_of_the_replicate_which_improved_last():
