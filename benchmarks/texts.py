@@ -12,8 +12,21 @@ from pathlib import Path
 from cst_lightning.texts import printable
 
 # in the name of an environment variable
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|PRIVATE|DATABASE_URL", re.IGNORECASE)
+_SECRET = re.compile(
+    "KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|PRIVATE|AUTH(?!OR(?!IZ))|COOKIE|DSN|DATABASE_URL|CONN(ECTION)?_?STR"
+    "|(^|_)PAT(?![A-Z])",
+    re.IGNORECASE,
+)
+_PATHS = {"PWD", "OLDPWD", "SSH_AUTH_SOCK"}  # variables that such a name has and no secret
 _SHORTEST_SECRET = 8  # characters; shorter values, such as "1", stand everywhere
+_WORD = r"""[^\s"'\\,;]+"""
+# of a header, in whatever quotes: the scheme stays; without one that is known, it may be the secret itself
+_OF_HEADER = re.compile(
+    r"""(authorization\\*["']?\s*[:=]\s*(?:b?\\*["'])?)"""
+    rf"(?:((?:basic|bearer|digest|token|negotiate|ntlm|apikey|aws4-hmac-sha256)\s+){_WORD}|{_WORD}(?:[ \t]+{_WORD})?)"
+    r"""((?<==)"[^"]*")?(,\s*[\w-]+=("[^"]*"|[^\s"'\\,;]+))*""",
+    re.IGNORECASE,
+)
 _OF_URL = re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)")
 
 
@@ -32,9 +45,10 @@ def redact(text: str) -> str:
     """The text without what should stay secret.
 
     That is the values of environment variables that hold keys, tokens or passwords, the passwords of the user's
-    ``.netrc``, and user and password of an address.
+    ``.netrc``, user and password of an address, and what follows ``Authorization:``.
     """
     text = _OF_URL.sub("<user>:<password>", text)
+    text = _OF_HEADER.sub(lambda found: f"{found[1]}{found[2] or ''}<credentials>", text)
     # the longest first: one may begin with another
     for name, value in sorted(_secrets(), key=lambda named: -len(named[1])):
         for form in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -44,7 +58,7 @@ def redact(text: str) -> str:
 
 def _secrets() -> list[tuple[str, str]]:
     """Each with a name that may be told."""
-    found = [(name, value) for name, value in os.environ.items() if _SECRET.search(name)]
+    found = [(name, value) for name, value in os.environ.items() if _SECRET.search(name) and name not in _PATHS]
     try:
         hosts = netrc.netrc(os.environ.get("NETRC")).hosts
     except (OSError, netrc.NetrcParseError):
