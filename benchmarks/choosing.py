@@ -35,6 +35,7 @@ from cst_lightning.protocols import MATCHED
 from cst_lightning.selection import RULES, get_rule, scores
 from cst_lightning.self_training import self_train
 from cst_lightning.stacked import StackedModule
+from cst_lightning.texts import printable
 from datamodules.catalogue import DataSpec
 
 #: what ``selection`` chooses among, by the estimator's ``method``
@@ -178,7 +179,7 @@ def regrets(folder: Path) -> pd.DataFrame:
     for path in sorted(folder.glob("*.json")):
         kept = json.loads(path.read_text())
         if kept["asked"].get("version") != _VERSION:
-            print(f"{path} is of another version, and left out: run its data set again")
+            print(f"{printable(str(path))} is of another version, and left out: run its data set again")
             continue
         name, tried = path.stem, pd.DataFrame(kept["tried"])
         for method in METHODS:

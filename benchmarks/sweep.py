@@ -44,7 +44,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.option_errors import explain
 from cst_lightning.self_training import SelfTraining
-from cst_lightning.texts import printable
+from cst_lightning.texts import PrintableStream, printable
 from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {printable(redact(str(error)))}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except Exception:  # of a part of one's own, in the checks before any work
-        print(redact(traceback.format_exc()), file=sys.stderr)
+        print(redact(traceback.format_exc()), file=PrintableStream(sys.stderr))
         return 1
 
 
@@ -128,7 +128,7 @@ def run(options: Namespace, console: Console) -> int:
         execute = partial(ray.run_ray, cluster=cluster, workers=workers)
     console.print(
         f"{asked}, {cells - left} already recorded; {where}; writing {printable(str(store.folder))}"
-        + (f" and {remote.address}" if remote is not None else ""),
+        + (f" and {printable(remote.address)}" if remote is not None else ""),
         markup=False,
         soft_wrap=True,
     )
@@ -153,7 +153,7 @@ def _end_tracking(tracker: Tracker | None, trouble: str, console: Console) -> No
         console.print("Ending W&B's part (Ctrl-C leaves it) ...")
         texts += tracker.close()
     for text in texts:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(printable(text), markup=False, soft_wrap=True)
 
 
 def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | None]:
@@ -278,8 +278,9 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
         printed.print(text, markup=False)
     for cell, record in cells:
         if record is not None and record["status"] == "failed":
+            kept = printable(str(store.path(cell, failed=True)))
             console.print(
-                f"failed: {cell.label}: {last_line(record['error'])} (traceback in {store.path(cell, failed=True)})",
+                f"failed: {cell.label}: {last_line(record['error'])} (traceback in {kept})",
                 markup=False,
                 soft_wrap=True,
             )
@@ -301,7 +302,7 @@ def _copy(remote: Remote, console: Console) -> bool:
     remote.finish()
     if remote.trouble:
         console.print(
-            f"{remote.address} lacks a part ({remote.trouble}); all of it is in {remote.folder}. "
+            f"{printable(remote.address)} lacks a part ({remote.trouble}); all of it is in {remote.folder}. "
             "The same command sends the rest.",
             markup=False,
             soft_wrap=True,

@@ -89,7 +89,7 @@ class _CLI(LightningCLI):
         path = Path(self.trainer.log_dir or self.trainer.default_root_dir, "predictions.npy")
         (predicted,) = self.trainer.predict_loop.predictions
         replace_file(path, lambda temporary: _save(temporary, predicted.numpy()))
-        print(f"wrote {path}: replicates, rows, actions, outcomes {tuple(predicted.shape)}")
+        print(f"wrote {printable(str(path))}: replicates, rows, actions, outcomes {tuple(predicted.shape)}")
 
 
 def _check_checkpoint(path: str) -> None:

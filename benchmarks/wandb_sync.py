@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.plan import counted
@@ -14,6 +15,7 @@ from benchmarks.tracking import answers, arrived, found_mode
 from benchmarks.wandb_runs import is_being_written, unsynced
 from benchmarks.wandb_settings import settle_environment
 from cst_lightning.errors import InputError
+from cst_lightning.texts import PrintableStream, printable
 
 _OF_WANDB = Path("logs", "debug-core.log")  # a link in each run of W&B's own making, which its upload does not follow
 
@@ -25,7 +27,7 @@ def sync(folder: Path) -> int:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
     for run in runs:
         _refuse_links_in(run)
-    print(f"{len(runs)} W&B runs wait in {folder / 'wandb'}: {', '.join(run.name for run in runs)}")
+    print(f"{len(runs)} W&B runs wait in {printable(str(folder / 'wandb'))}: {_named(runs)}")
     settle_environment()
     if _mode() == "offline":
         raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")
@@ -35,17 +37,21 @@ def sync(folder: Path) -> int:
     well = not left or answers()  # W&B itself would try for hours
     if not well:
         print("W&B's server does not answer, or refuses the key")
-    missing = [run.name for run in left if not (well and _sent(run))]
+    missing = [run for run in left if not (well and _sent(run))]
     if not left and not open_:
-        print(f"nothing to upload: the server has every run of {folder}")
+        print(f"nothing to upload: the server has every run of {printable(str(folder))}")
     if open_:
         print(f"{counted(len(open_), 'run')} left out, which a sweep still writes: call sync again when it has ended")
     if missing:
         print(
-            f"{len(missing)} of {counted(len(left), 'run')} did not arrive whole: {', '.join(missing)}. Call sync "
+            f"{len(missing)} of {counted(len(left), 'run')} did not arrive whole: {_named(missing)}. Call sync "
             "again when the key and the server are well; what was cut off is logged again by its sweep's own command"
         )
     return 1 if missing or open_ else 0
+
+
+def _named(runs: Sequence[Path]) -> str:
+    return printable(", ".join(run.name for run in runs))
 
 
 def _refuse_links_in(run: Path) -> None:
@@ -64,7 +70,12 @@ def _sent(run: Path) -> bool:
             Path(own, "wandb").mkdir()
             # one by one: W&B stops at the first whose log was cut off
             command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(run)]
-            subprocess.run(command, env=os.environ | {"WANDB_DIR": own}, check=False)
+            environment, pipe = os.environ | {"WANDB_DIR": own}, subprocess.PIPE
+            with subprocess.Popen(
+                command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace"
+            ) as process:
+                assert process.stdout is not None
+                PrintableStream(sys.stderr).writelines(process.stdout)  # it shows names of the folder as they are
     finally:
         for mark in run.glob("*.synced"):
             mark.unlink()

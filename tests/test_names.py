@@ -6,13 +6,14 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import tracker
+from benchmarks import tracker, wandb_sync
 from benchmarks.grid import digest, make_jobs
 from benchmarks.report import main as report
 from benchmarks.store import Store, _name
@@ -199,6 +200,25 @@ def test_a_log_steers_no_terminal(tmp_path, capsys):
     assert "\x1b" not in said
 
 
+@pytest.mark.parametrize("well", [True, False])
+def test_the_name_of_a_wandb_run_steers_no_terminal(well, tmp_path, monkeypatch, capsys):
+    """What W&B's own command says of it goes through too; in its place is one that says what it is called with."""
+    run = tmp_path / "wandb" / "offline-run-1-\x1b[31mRED\x1b]0;title\a"
+    run.mkdir(parents=True)
+    (run / "run.wandb").touch()
+    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    for name, value in {"_mode": "online", "answers": well, "arrived": False}.items():
+        monkeypatch.setattr(wandb_sync, name, lambda *_, _value=value, **__: _value)
+    assert main(["sync", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    shown = "offline-run-1-?[31mRED?]0;title?"
+    assert [line for line in out.splitlines() if shown in line][1:] == [out.splitlines()[-1]]
+    assert f"{run.parent}/{shown}" in err if well else not err
+    assert not {"\x1b", "\a"} & {*out, *err}
+
+
 def test_a_command_to_paste_takes_any_folders_name():
     folder = Path("/tmp/my runs/$HOME's")
     assert shlex.split(how_to_sync(folder))[-1] == shlex.split(shell_word(folder))[0] == str(folder)
@@ -221,13 +241,36 @@ def test_the_closing_line_advises_a_report_where_there_is_one_to_make(whole, tmp
         ({"SMTP_PASS": "hunter-22"}, "login hunter-22", "login <SMTP_PASS>"),
         ({"A_KEY": "abcdefgh", "B_TOKEN": "abcdefgh-REST"}, "x abcdefgh-REST", "x <B_TOKEN>"),
         ({"A_KEY": "back\\slash"}, repr("back\\slash"), "'<A_KEY>'"),
+        ({"DB_PWD": "hunter-22"}, "hunter-22", "<DB_PWD>"),
+        ({"HF_AUTH": "hunter-22"}, "hunter-22", "<HF_AUTH>"),
+        ({"PROXY_AUTHORIZATION": "hunter-22"}, "hunter-22", "<PROXY_AUTHORIZATION>"),
+        ({"GITHUB_PAT": "hunter-22"}, "hunter-22", "<GITHUB_PAT>"),
+        ({"PAT_OF_CI": "hunter-22"}, "hunter-22", "<PAT_OF_CI>"),
+        ({"SENTRY_DSN": "hunter-22"}, "hunter-22", "<SENTRY_DSN>"),
+        ({"SESSION_COOKIE": "hunter-22"}, "hunter-22", "<SESSION_COOKIE>"),
+        ({"CONN_STR": "hunter-22"}, "hunter-22", "<CONN_STR>"),
+        ({"AZURE_STORAGE_CONNECTION_STRING": "hunter-22"}, "hunter-22", "<AZURE_STORAGE_CONNECTION_STRING>"),
+        ({"PWD": "/home/me", "OLDPWD": "/home/him"}, "/home/me /home/him", "/home/me /home/him"),
+        ({"XAUTHORITY": "/home/me/.x", "SSH_AUTH_SOCK": "/tmp/agent"}, "/home/me/.x /tmp/agent", None),
+        (
+            {"GIT_AUTHOR_NAME": "Somebody", "MY_PATH": "/home/me", "PATTERN": "abcdefgh"},
+            "Somebody /home/me abcdefgh",
+            None,
+        ),
+        ({"DB_PWD": "seven.."}, "seven..", None),
+        ({}, "sent Authorization: Basic dXNlcjpwdw== to it", "sent Authorization: Basic <credentials> to it"),
+        ({}, "{'authorization': 'Bearer abc.def', 'x': 1}", "{'authorization': 'Bearer <credentials>', 'x': 1}"),
+        ({}, r"{\"Authorization\": \"token ghp_1\"}", r"{\"Authorization\": \"token <credentials>\"}"),
+        ({}, "Proxy-Authorization: Own abc;", "Proxy-Authorization: <credentials>;"),
+        ({}, 'Authorization: Digest username="me", response="6629"', "Authorization: Digest <credentials>"),
+        ({}, "no authorization for it", None),
         ({}, "GET http://me:pw@host/x", "GET http://<user>:<password>@host/x"),
     ],
 )
 def test_what_is_secret_is_found_in_every_form(variables, text, said, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert redact(text) == said
+    assert redact(text) == (text if said is None else said)
 
 
 def test_a_key_of_netrc_is_secret_too(tmp_path, monkeypatch):
