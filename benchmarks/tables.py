@@ -7,6 +7,7 @@ import io
 import math
 import re
 import textwrap
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -293,11 +294,20 @@ def _tabular(groups: dict[str, list[_Line]], columns: Sequence[str], block: Sequ
 _TEX = {
     "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", " ± ": r"$\pm$", ORACLE: r"$^\dagger$", "−": "$-$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{\ttfamily\char34}", "`": "{}`{}",
 }  # fmt: skip
 
 
+# what stands for something else; what the next character would make another of; what not every engine can print
+_NO_TEXT = re.compile("|".join(map(re.escape, _TEX)) + "|-(?=-)|'(?=')|[^ -~À-ÖØ-öø-ÿ–—‘’“”…]|[ÐÞðþ]")
+
+
 def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found[0]], text)
+    return _NO_TEXT.sub(lambda found: _TEX.get(found[0]) or _of_code(found[0]), unicodedata.normalize("NFC", text))
+
+
+def _of_code(character: str) -> str:
+    return f"{character}{{}}" if character in "-'" else rf"\texttt{{U+{ord(character):04X}}}"
 
 
 def to_terminal(entries: Sequence[Entry]) -> Table:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.entries import TITLES, make_entries
 from benchmarks.report import find_places
 from benchmarks.store import Store
-from benchmarks.tables import to_latex
+from benchmarks.tables import _tex, to_latex
 
 RESULTS = Path(__file__).parents[1] / "results"
 ENGINE = next(filter(None, map(shutil.which, ("pdflatex", "tectonic"))), None)
@@ -27,13 +28,38 @@ DOCUMENT = r"""\documentclass{article}
 @pytest.mark.parametrize("run", ["released", "quick"])
 def test_a_table_compiles_and_fits_the_text(run, tmp_path):
     entries = make_entries(find_places(Store(RESULTS / run)), "nll")
-    odd = replace(entries[0], place=replace(entries[0].place, backbone=r"my_package.A&B#$%{}~^\end"))
+    odd = replace(entries[0], place=replace(entries[0].place, backbone=r"my_package.A&B#$%{}~^\end<|>数据μ"))
     (tmp_path / "table.tex").write_text(DOCUMENT % to_latex([odd, *entries[1:]]), encoding="utf-8")
     options = ["-interaction=nonstopmode", "-halt-on-error"] if "pdflatex" in ENGINE else []
     done = subprocess.run([ENGINE, *options, "table.tex"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull" not in done.stdout
     assert (tmp_path / "table.pdf").stat().st_size > 1000
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("pdflatex", "pdftotext"))), reason="no pdflatex, or no pdftotext")
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ('a<b>|"c"', 'a<b>|"c"'),
+        ("a--b---c", "a--b---c"),
+        ("Zoë’s señor", "Zoë’s señor"),
+        ("Zoe\u0308", "Zoë"),
+        ("ÀÖØöøÿß – — ‘“”…", None),
+        ("μ weight", "U+03BC weight"),
+        ("数据", "U+6570U+636E"),
+        ("Đð\U0001f600\u00a0×÷±µ\x1b", "U+0110U+00F0U+1F600U+00A0U+00D7U+00F7U+00B1U+00B5U+001B"),
+    ],
+)
+def test_a_name_is_printed_as_it_is_or_by_the_codes_of_its_characters(name, printed, tmp_path):
+    (tmp_path / "name.tex").write_text(DOCUMENT % _tex(name), encoding="utf-8")
+    call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "name.tex"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "name.log").read_text(errors="replace")
+    read = subprocess.run(["pdftotext", "name.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    text = unicodedata.normalize("NFC", read.stdout.split("\n")[0])
+    assert printed is None or text == printed
 
 
 @pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine on this machine")
