@@ -299,7 +299,9 @@ _TEX = {
 
 
 # what stands for something else; what the next character would make another of; what not every engine can print
-_NO_TEXT = re.compile("|".join(map(re.escape, _TEX)) + "|-(?=-)|'(?=')|[^ -~À-ÖØ-öø-ÿ–—‘’“”…]|[ÐÞðþ]")
+_NO_TEXT = re.compile(
+    "|".join(map(re.escape, _TEX)) + "|-(?=-)|'(?=')|[^ -~À-ÖØ-öø-ž–—‘’“”…]|[ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲų]"
+)
 
 
 def _tex(text: str) -> str:
