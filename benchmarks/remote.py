@@ -18,7 +18,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from benchmarks.store import FAILED, Record, Store, examine, is_plain, refuse_links, write_text
+from benchmarks.store import FAILED, Record, Store, examine, is_plain, refuse_links, replace_file, write_text
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import SWEEP_ID
 from cst_lightning.errors import InputError
@@ -60,6 +60,7 @@ class Remote:
         self.address, self.trouble, self.faults = address, "", list[tuple[str, str]]()
         self.folder = refuse_links(parent / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:8]}")
         self._there: dict[str, _Stamp | None] = {}  # what is known to be there, and whether it is what is here
+        self._is_of_this_machine = "file" in self._fs.protocol
         self._lock, self._asked, self._sending = Lock(), False, False
 
     def pull(self) -> None:
@@ -97,6 +98,8 @@ class Remote:
         try:
             for name in ("cells", "sweeps", "wandb"):
                 self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
+            if self._is_of_this_machine:
+                Store(Path(self._root)).check_writable()  # and rid of what writers left that are no more
         except Exception as error:
             self.trouble = _said(error)
         else:
@@ -168,12 +171,10 @@ class Remote:
     def _put(self, path: Path, name: str) -> None:
         """An object store shows an object when it is whole; this machine's file systems show what is written so far."""
         target = PurePosixPath(self._root, name)
-        if "file" not in self._fs.protocol:
+        if self._is_of_this_machine:
+            replace_file(Path(target), lambda temporary: self._fs.put_file(str(path), str(temporary)))
+        else:
             self._fs.put_file(str(path), str(target))
-            return
-        part = target.with_name(f".{target.name}.part")
-        self._fs.put_file(str(path), str(part))
-        Path(part).replace(target)
 
     def _tables(self) -> list[Path]:
         return [path for path in (self.folder / name for name in _TABLES) if is_plain(path)]

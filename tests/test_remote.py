@@ -1,7 +1,9 @@
 """An output folder at an address: what is there, whatever happens in between."""
 
 import json
+import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from threading import Event
@@ -13,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.remote import Remote
 from benchmarks.report import main as report
-from benchmarks.store import Store, sealed
+from benchmarks.store import Store, _host, sealed
 from benchmarks.sweep import main
 from cst_lightning.errors import InputError
 from tests.sweeps import TINY, numbers
@@ -311,6 +313,34 @@ def test_a_write_to_a_file_system_that_breaks_off_leaves_the_old_file(tmp_path, 
     assert "the connection was lost" in remote.trouble
     assert {path: path.read_bytes() for path in before} == before
     assert all(path in before or path.name.startswith(".") for path in shared.rglob("*.*"))
+
+
+def test_two_sweeps_write_a_file_at_once_and_what_one_left_that_died_goes(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared, put, others = tmp_path / "shared", LocalFileSystem.put_file, []
+    address = shared.as_uri()
+    folder = Remote(address).folder
+    shutil.copytree(here / "cells", folder / "cells")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = [shared / "cells" / f".x.json.{_host()}.{pid}.abc" for pid in (dead.pid, os.getpid())]
+    (shared / "cells").mkdir(parents=True)
+    for path in left:
+        path.write_text("half")
+
+    def slow(self, *arguments, **options):
+        put(self, *arguments, **options)
+        if not others:
+            others.append(Remote(address))
+            others[0].finish()
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", slow)
+    remote = Remote(address)
+    remote.begin()
+    assert remote.trouble == others[0].trouble == ""
+    assert [path.exists() for path in left] == [False, True]
+    left[1].unlink()
+    assert copied(shared) == copied(folder)
 
 
 @pytest.mark.parametrize(
