@@ -66,7 +66,7 @@ def _refuse_links_in(run: Path) -> None:
 def _sent(run: Path) -> bool:
     """Send a run, and whether the server says that it has it: W&B's exit status and mark do not tell."""
     try:
-        with tempfile.TemporaryDirectory() as own:  # W&B logs there; in the run's folder it would obey a settings file
+        with tempfile.TemporaryDirectory() as own:  # W&B's log would follow a link in the folder
             Path(own, "wandb").mkdir()
             # one by one: W&B stops at the first whose log was cut off
             command = [sys.executable, "-m", "wandb", "sync", "--include-online", str(run)]
