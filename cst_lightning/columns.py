@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
 from cst_lightning.label_columns import in_order
-from cst_lightning.text_faults import ISO_DATE, fault_of_text
+from cst_lightning.text_faults import ISO_DATE, MISWRITTEN, fault_of_text
 
 MIN_ROWS = 20
 #: distinct actions or outcomes above which a column cannot be meant as one
@@ -284,6 +284,7 @@ def check_values(tallies: Mapping[str, pd.DataFrame], columns: Roles, where: str
     for role, name in (("action", columns.action), ("outcome", columns.outcome)):
         if name is not None:
             _check_labels(list(tallies[name].index), role, name, where)
+            _check_numbers_among_labels(tallies[name], role, name, where)
     for name in columns.feature_names(list(tallies)):
         # of a feature that training had, a model may know what to do where it is missing
         if tallies[name].empty and columns.action is not None:
@@ -301,6 +302,23 @@ def _check_labels(labels: Sequence[Any], role: str, name: str, where: str) -> No
             "join values into groups (a number by ranges)"
         )
     labels_of(role, labels, f"{where}, column {name!r}")
+
+
+def _check_numbers_among_labels(tallied: pd.DataFrame, role: str, name: str, where: str) -> None:
+    """A number that is written otherwise than the others would be a label of its own, and make text of all."""
+    texts = pd.Series(list(tallied.index), dtype=object)
+    if (
+        isinstance(tallied.index.dtype, pd.CategoricalDtype)
+        or not texts.map(lambda label: isinstance(label, str)).all()
+    ):
+        return
+    fault = fault_of_text(texts, tallied["count"].to_numpy())
+    if fault is not None and fault[0] in MISWRITTEN:
+        kind, place = fault
+        raise InputError(
+            f"{where}: {role} {name!r} is {texts[place]!r} in data row {tallied['row'].iloc[place] + 1}, {kind}: write "
+            "all its numbers alike, without marks between the thousands"
+        )
 
 
 def labels_of(role: str, values: Iterable[Any], where: str) -> Labels:
@@ -327,9 +345,8 @@ def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
     kind, place = fault
     if kind == "dates":
         raise _dates(name, texts[place], where)
-    what = "a number written as text" if kind == "numbers as text" else kind
     raise InputError(
-        f"{where}: column {name!r} holds {texts[place]!r} in data row {tallied['row'].iloc[place] + 1}, {what}: "
+        f"{where}: column {name!r} holds {texts[place]!r} in data row {tallied['row'].iloc[place] + 1}, {kind}: "
         "correct it, leave it empty (missing), or name the column as categorical"
     )
 

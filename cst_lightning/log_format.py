@@ -6,6 +6,7 @@ import codecs
 import csv
 import difflib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from cst_lightning.errors import InputError
+from cst_lightning.text_faults import decimal_mark
 
 _SUFFIXES = {
     ".csv": "csv",
@@ -134,7 +136,5 @@ def _find_delimiter(lines: Sequence[str]) -> str:
 
 
 def _find_decimal(lines: Sequence[str], delimiter: str) -> str:
-    """A comma where numbers are written with one, and none with a point."""
-    cells = [cell.strip() for row in csv.reader(lines, delimiter=delimiter) for cell in row]
-    comma, point = (any(re.fullmatch(rf"[+-]?\d*{sign}\d+", cell) for cell in cells) for sign in (",", r"\."))
-    return "," if comma and not point else "."
+    """The decimal mark of most of the cells that show one."""
+    return decimal_mark(Counter(cell for row in csv.reader(lines, delimiter=delimiter) for cell in row))

@@ -186,6 +186,8 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, decimal: str) -> pa.Chunke
         return column
     column = pc.utf8_trim_whitespace(column)
     if pa.types.is_floating(kind) and decimal != ".":
+        if pc.any(pc.match_substring(column, ".")).as_py():  # as where a file is read in one
+            return None
         column = pc.replace_substring(column, decimal, ".")
     try:
         return column.cast(kind)

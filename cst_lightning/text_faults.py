@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,24 @@ from numpy.typing import NDArray
 _NEARLY_ALL = 0.9  # of the rows of a column
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
+_OTHER = {",": ".", ".": ","}  # what stands between the thousands where the decimal mark is the key
+#: numbers that can have one decimal mark only, those that may as well have the other between their thousands, and
+#: those with something between them
+_SURE, _EITHER, _GROUPED = (
+    {mark: re.compile(form.format(mark=rf"\{mark}", other=rf"\{other}")) for mark, other in _OTHER.items()}
+    for form in (
+        r"\s*[+-]?((\d*|\d{{1,3}}({other}\d{{3}})+){mark}\d+|\d{{1,3}}({other}\d{{3}}){{2,}})\s*",
+        r"\s*[+-]?[1-9]\d{{0,2}}{mark}\d{{3}}\s*",
+        r"[\s€$£]*[+-]?\d{{1,3}}([{other}'\s]\d{{3}})+({mark}\d+)?[\s€$£%]*",
+    )
+)
+_MARKS = {",": "comma", ".": "point"}
+_THOUSANDS = "a number with marks between the thousands"
+_OTHER_MARK = {
+    mark: f"a number with a decimal {_MARKS[o]} where most have a {_MARKS[mark]}" for mark, o in _OTHER.items()
+}
+#: faults of a number that is written otherwise than the rest of its column
+MISWRITTEN = (_THOUSANDS, *_OTHER_MARK.values())
 _TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?(\s*[ap]m)?"
 _MONTH = "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|(sept?|nov|dec)(ember)?|oct(ober)?)"
 DATE = re.compile(
@@ -26,30 +45,54 @@ DATE = re.compile(
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}.*)?)?\s*")
 
 
-def fault_of_text(
-    texts: pd.Series[Any], often: NDArray[np.int64] | None = None
-) -> tuple[Literal["dates", "numbers as text", "text among numbers"], int] | None:
+def decimal_mark(often: Mapping[str, int]) -> str:
+    """The decimal mark of most of the texts that show one, by how often each stands; a point where they say nothing."""
+    sure, either = {",": 0, ".": 0}, {",": 0, ".": 0}
+    for text, rows in often.items():
+        for mark in _MARKS:
+            if _EITHER[mark].fullmatch(text):
+                either[mark] += rows
+            elif _SURE[mark].fullmatch(text):
+                sure[mark] += rows
+    votes = sure if any(sure.values()) else either
+    return "," if votes[","] > votes["."] else "."
+
+
+def fault_of_text(texts: pd.Series[Any], often: NDArray[np.int64] | None = None) -> tuple[str, int] | None:
     """What text is rather than categories, and the place of a value that shows it; None for categories.
 
-    Dates are those of nine rows in ten; numbers those of half of the rows, or of nine in ten where some are written as
-    no program reads them (``12 %``). Codes are categories: digits alone, with a zero in front somewhere (``01``).
+    ``dates`` are those of nine rows in ten. The others are in words what the value is in a column of numbers, which has
+    them in half of the rows, or in nine in ten where some are written as no program reads them (``12 %``): the first
+    that does not fit the decimal mark of most. Codes are categories: digits alone, with a zero in front somewhere
+    (``01``).
 
     Args:
         texts: without missing ones. often: in how many rows each stands, by default in one.
     """
     rows = np.ones(len(texts), np.int64) if often is None else often
     dated, written = (texts.str.fullmatch(kind.pattern).to_numpy(bool) for kind in (DATE, NUMBER))
-    number = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
     enough = _NEARLY_ALL * rows.sum()
     if not len(texts) or (texts.str.fullmatch(r"\d+").all() and texts.str.match(r"0\d").any()):
         return None
     if rows[dated].sum() >= enough:
         return "dates", int(dated.argmax())
+    mark = decimal_mark(pd.Series(rows).groupby(texts.to_numpy()).sum().to_dict())
+    plain = texts if mark == "." else texts.mask(texts.str.contains(".", regex=False)).str.replace(",", ".")
+    number = pd.to_numeric(plain, errors="coerce").notna().to_numpy()
     meant = rows[number | written].sum() >= enough
     if not (meant or rows[number].sum() >= rows.sum() / 2):
         return None
-    place = int(number.argmin())  # the first that is none; where all are numbers, the first
-    return "numbers as text" if meant and (number | written)[place] else "text among numbers", place
+    if number.all():
+        marked = texts.str.contains(mark, regex=False).to_numpy(bool)
+        place = int(marked.argmax())
+        return "a number written as text" + f", with a {_MARKS[mark]}" * bool(marked[place]), place
+    place = int(number.argmin())
+    text = texts.iloc[place]
+    if _GROUPED[mark].fullmatch(text):
+        return _THOUSANDS, place
+    if _SURE[_OTHER[mark]].fullmatch(text):
+        return _OTHER_MARK[mark], place
+    return "a number written as text" if meant and written[place] else "text among numbers", place
 
 
 #: numbers that are points in time: the form of digits, or how many of them make a second since 1970

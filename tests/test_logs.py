@@ -164,6 +164,50 @@ def test_a_file_that_cannot_be_a_log(tmp_path, content, message):
     assert "\n" not in str(error.value)
 
 
+def german(bad=None, name="age", row=3):
+    """A spreadsheet's CSV: semicolons, decimal commas, a price for an action."""
+    rows = [{"age": f"{20 + i},5", "km": f"{i * 100},25", "price": ["14,90", "19,90"][i % 2]} for i in range(40)]
+    if bad is not None:
+        rows[row - 1][name] = bad
+    return "age;km;price;bought\n" + "".join(f"{';'.join(r.values())};{i % 3 % 2}\n" for i, r in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    ("bad", "name", "said"),
+    [
+        ("unknown", "age", "column 'age' holds 'unknown' in data row 3, text among numbers"),
+        (
+            "14.90",
+            "age",
+            "column 'age' holds '14.90' in data row 3, a number with a decimal point where most have a comma",
+        ),
+        ("5.637,45", "km", "column 'km' holds '5.637,45' in data row 3, a number with marks between the thousands"),
+        ("5.637", "km", "column 'km' holds '5.637' in data row 3, a number with marks between the thousands"),
+        (
+            "14.90",
+            "price",
+            "action 'price' is '14.90' in data row 3, a number with a decimal point where most have a com",
+        ),
+        ("1.014,90", "price", "action 'price' is '1.014,90' in data row 3, a number with marks between the thousands"),
+    ],
+)
+def test_the_cell_that_does_not_fit_the_decimal_commas_of_the_others_is_named(tmp_path, bad, name, said):
+    with pytest.raises(InputError, match=said):
+        read_log(put(tmp_path, german(bad, name)), columns=ROLES)
+    as_batches = pd.concat(read_batches(tmp_path / "log.csv", 7, columns=ROLES))
+    assert as_batches[name].iloc[2] == bad  # and not another number
+    whole = read_log(put(tmp_path, german(), "sound.csv"), columns=ROLES)
+    assert whole["price"].tolist()[:2] == [14.9, 19.9]
+
+
+def test_points_between_the_thousands_alone_are_no_decimal_points(tmp_path):
+    rows = [f"{20 + i},5;{1 + i}.637;{'low' if i % 2 else 'high'};{i % 3 % 2}" for i in range(40)]
+    with pytest.raises(
+        InputError, match=r"column 'km' holds '1\.637' in data row 1, a number written as text, with a p"
+    ):
+        read_log(put(tmp_path, "age;km;price;bought\n" + "\n".join(rows)), columns=ROLES)
+
+
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
     put(tmp_path, text(), "sales.csv")
     with pytest.raises(InputError, match=r"sale\.csv: no such file or folder; did you mean sales\.csv\?"):
