@@ -178,8 +178,9 @@ def _diagnose(
     taken = _index(sample[columns.action], labels)
     check_taken(sample, columns, Labels("action", tuple(labels)), "the log")
     propensity, model = _propensities(sample, columns, names, taken, labels, random_state)
-    table, overlap = _overlap(sample, columns, propensity, taken)
-    counted = _count(log, columns, labels, outcome_labels).assign(**table)
+    counted = _count(log, columns, labels, outcome_labels)
+    table, overlap = _overlap(sample, columns, propensity, taken, counted["rows"].to_numpy())
+    counted = counted.assign(**table)
     outcomes = log[columns.outcome].value_counts().reindex(outcome_labels)
     parts = _parts(log, validation, random_state)
     drift, drift_auc = _drift(*parts[:2], columns, names, random_state)
@@ -202,6 +203,7 @@ def _diagnose(
     findings = [
         *findings_of.outcomes(found, log[columns.outcome]),
         *findings_of.actions(found),
+        *findings_of.spellings(log, columns, names),
         *findings_of.overlap(found),
         *findings_of.logged_propensities(log, columns, labels),
         *findings_of.continuous(found),
@@ -264,9 +266,9 @@ def _propensities(
 
 
 def _overlap(
-    sample: pd.DataFrame, columns: Roles, propensity: Floats, taken: Codes
+    sample: pd.DataFrame, columns: Roles, propensity: Floats, taken: Codes, rows: Codes
 ) -> tuple[dict[str, Floats], dict[str, float]]:
-    """The last columns of ``Diagnosis.actions``, and ``Diagnosis.overlap``."""
+    """The last columns of ``Diagnosis.actions``, and ``Diagnosis.overlap``; ``rows`` of each action in the log."""
     n_rows, n_actions = propensity.shape
     of_taken = propensity[np.arange(n_rows), taken]
     if len(columns.propensities) == 1:
@@ -275,7 +277,7 @@ def _overlap(
     # with many actions each has little chance, and a tenth of an even share is what is hardly any
     threshold = min(0.01, 0.1 / n_actions)
     none = propensity < threshold
-    often = np.bincount(taken, minlength=n_actions) >= findings_of.VERY_FEW_ROWS  # of the others there is a finding
+    often = rows >= findings_of.VERY_FEW_ROWS  # of the others there is a finding
     of_action = [weight[taken == a] for a in range(n_actions)]
     table = {
         "effective": np.array([w.sum() ** 2 / (w**2).sum() / len(w) if len(w) else 0.0 for w in of_action]),

@@ -14,7 +14,7 @@ import pandas as pd
 
 from cst_lightning.diagnosis import Diagnosis
 from cst_lightning.errors import InputError
-from cst_lightning.findings import percent
+from cst_lightning.findings import VERY_FEW_ROWS, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +23,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _TITLES = {"problem": "Problem", "warning": "Warning", "info": "Note"}
 _MOST_PANELS = 12
 _MOST_BARS = 20
+_MOST_NAMES = 5  # in a sentence
 _MOST_LINES = 30  # of a table in the text
 _N_BINS = 25
 
@@ -75,8 +76,18 @@ def overlap_words(found: Diagnosis) -> str:
         f"Overlap: propensities by {source}{sampled}. Effective sample size of the weights 1 / propensity: "
         f"{percent(numbers['effective'])} of the rows; largest weight {numbers['largest']:.1f}, cut at 100 in "
         f"{numbers['clipped']:.0f} rows; {percent(numbers['no chance'])} of the rows had a chance below "
-        f"{percent(numbers['threshold'])} of some action."
+        f"{percent(numbers['threshold'])} of some action{_left_out(found)}."
     )
+
+
+def _left_out(found: Diagnosis) -> str:
+    """The actions that the share of rows with almost no chance leaves out."""
+    rare = found.actions[found.actions["rows"] < VERY_FEW_ROWS]
+    if rare.empty:
+        return ""
+    listed = ", ".join(map(repr, rare["action"][:_MOST_NAMES]))
+    more = f" and {len(rare) - _MOST_NAMES} more" if len(rare) > _MOST_NAMES else ""
+    return f", not counting actions logged in fewer than {VERY_FEW_ROWS} rows: {listed}{more}"
 
 
 def actions_table(found: Diagnosis) -> Table:
@@ -86,7 +97,7 @@ def actions_table(found: Diagnosis) -> Table:
     for row in found.actions.to_dict("records"):
         rows.append(
             [
-                str(row["action"]),
+                _label(row["action"]),
                 str(row["rows"]),
                 percent(row["share"]),
                 str(row["observed"]),
@@ -100,9 +111,15 @@ def actions_table(found: Diagnosis) -> Table:
     return header, rows
 
 
+def _label(label: object) -> str:
+    """A label in a table; in quotes where blanks at its ends would not be seen."""
+    text = str(label)
+    return repr(text) if text != text.strip() else text
+
+
 def outcomes_table(found: Diagnosis) -> Table:
     """A row for each outcome, as texts."""
-    rows = [[str(name), str(n), percent(share)] for name, n, share in found.outcomes.itertuples(index=False)]
+    rows = [[_label(name), str(n), percent(share)] for name, n, share in found.outcomes.itertuples(index=False)]
     return ["outcome", "rows", "share"], rows
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from cst_lightning.columns import Roles
+from cst_lightning.columns import Roles, kind_of
 from cst_lightning.cross_fitting import explained_share, is_numeric
 from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED, Labels, shown_list
 from cst_lightning.label_columns import in_order
@@ -151,6 +151,25 @@ def actions(found: Diagnosis) -> Iterator[Finding]:
             yield Finding(severity, f"Action {listed[0]} was {what}", meaning, advice)
         elif listed:
             yield Finding(severity, f"{len(listed)} actions were {what}: {first_few(listed)}", meaning, advice)
+
+
+def spellings(log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
+    """Of actions, outcomes and categories that differ only in blanks or in upper and lower case."""
+    roles = {columns.action: "the action", columns.outcome: "the outcome"}
+    for column in (columns.action, columns.outcome, *names):
+        if isinstance(log[column].dtype, pd.CategoricalDtype) or kind_of(log[column]) in ("text", "mixed"):
+            labels = pd.Series([label for label in log[column].unique() if isinstance(label, str)], dtype=object)
+            alike = labels.groupby(labels.map(lambda label: " ".join(label.casefold().split()))).agg(list)
+            alike = alike[alike.map(len) > 1]
+            if len(alike):
+                listed = [" and ".join(map(repr, sorted(group))) for group in alike]
+                yield Finding(
+                    "warning",
+                    f"Values of {roles.get(column, 'column')} {column!r} differ only in blanks or upper and lower "
+                    f"case: {_some(listed)}",
+                    "Each spelling counts as a value of its own, and what is learned of one is not known of another.",
+                    "Write each value in one way, unless they are meant to be different.",
+                )
 
 
 def overlap(found: Diagnosis) -> Iterator[Finding]:

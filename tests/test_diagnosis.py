@@ -387,3 +387,21 @@ def test_the_page_opens_fits_and_takes_names_as_text(browser, tmp_path, width):
     assert page.locator("figure svg[aria-label]").count() == 3
     assert page.locator("figure svg").evaluate_all("all => all.every(one => one.getBoundingClientRect().height > 100)")
     assert page.locator("td", has_text="$1 & $2").count() >= 1
+
+
+def test_what_the_share_without_a_chance_leaves_out_is_named():
+    price = ["low", "high"] * (N // 2)
+    price[0] = "rare"
+    assert "of some action." in diagnose(log(price=["low", "high"] * (N // 2)), ROLES).text()
+    told = " ".join(diagnose(log(price=price), ROLES, actions=["never"]).text().split())
+    assert "of some action, not counting actions logged in fewer than 10 rows: 'never', 'rare'." in told
+
+
+def test_spellings_of_one_value_are_a_warning():
+    bought = ["Yes ", "yes ", "no "] * (N // 3) + ["no "] * (N % 3)
+    town = ["Bern", "bern", "Chur", " Chur"] * (N // 4)
+    found = diagnose(log(bought=bought, town=town), ROLES)
+    assert "'Yes ' and 'yes '" in only(found, "outcome 'bought' differ only in", "warning").title
+    assert "' Chur' and 'Chur'" in only(found, "column 'town' differ only in", "warning").title
+    assert "'no '" in found.text().partition("Outcomes")[2]  # the blank is seen
+    assert not [title for title in titles(found) if "action 'price' differ" in title]
