@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Collection, Sequence
@@ -114,7 +115,12 @@ def _of_a_file(message: object) -> str:
     """A message about an array as one about a file: its rows count from 1, its options begin with dashes."""
     text = str(message).replace("missing='impute'", "--missing impute").replace("give features=...", "give --features")
     text = re.sub(r"pass encoding='([\w-]+)'", r"pass --encoding \1", text)
+    text = re.sub(r"kept=\[(['\"])(.*?)\1\]", _keep_option, text)
     return re.sub(r"\brow(s?) ([\d, ]*\d)((?: and \d+ more)?) \(from 0\)", _data_rows, text)
+
+
+def _keep_option(found: re.Match[str]) -> str:
+    return f"--keep {shlex.quote(found[2])}"
 
 
 def _data_rows(found: re.Match[str]) -> str:

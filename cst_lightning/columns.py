@@ -151,9 +151,9 @@ def _check_single_roles(columns: Roles, names: Sequence[str], where: str) -> Non
 def _absent(name: str, role: str, names: Sequence[str], where: str) -> InputError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     near += [n for n in names if n.strip().lower() == name.strip().lower() and n not in near]
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    hint = f"did you mean {' or '.join(map(repr, near))}? There are" if near else "there are"
     listed = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    return InputError(f"{where}: no column {name!r} ({role}): {hint}There are: {listed}")
+    return InputError(f"{where}: no column {name!r} ({role}): {hint} {listed}")
 
 
 def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) -> None:
@@ -355,7 +355,7 @@ def _dates(name: str, shown: object, where: str, kind: str = "date") -> InputErr
     parts = "hours, days" if kind == "duration" else "weekday, hour, days since a start"
     return InputError(
         f"{where}: column {name!r} holds {kind}s, such as {_short(shown)}: make numbers of it ({parts}), or leave it "
-        "out of the features"
+        f"out of the features (kept=[{name!r}])"
     )
 
 

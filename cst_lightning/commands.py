@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from cst_lightning.columns import (
 )
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import compared_roles, diagnose
-from cst_lightning.encoding import Category, Labels
+from cst_lightning.encoding import Category, Labels, written
 from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, check_enough, fit_of, value_not_known, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
@@ -144,8 +145,8 @@ def recommend(
         model: folder that ``fit`` wrote.
         data: contexts, with the columns that the model was trained on.
         out: CSV or Parquet file to write.
-        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
-            default numeric outcomes are worth themselves.
+        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price), as in
+            --value.yes action --value.no 0; by default numeric outcomes are worth themselves.
         actions: those allowed; all by default.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
@@ -154,8 +155,7 @@ def recommend(
     _check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
     worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
-    shape = (0, len(classifier.actions_), len(classifier.classes_))  # before any row is read
-    worth(worths, shape, classifier.action_labels_, classifier.outcome_labels_)
+    _check_worth(worths, classifier)
     frame, beside = _read(classifier, model, data, _list(keep), ["action", "expected_value"], encoding)
     with _in_file(data):
         expected = classifier.expected_value(frame, worths)
@@ -184,8 +184,8 @@ def evaluate(
         action: column of the action taken, by default that of the training.
         outcome: column of the outcome seen, by default that of the training.
         propensity: as in ``fit``; by default the columns of the training where they are there.
-        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price); by
-            default numeric outcomes are worth themselves.
+        value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price), as in
+            --value.yes action --value.no 0; by default numeric outcomes are worth themselves.
         actions: those that may be recommended; all by default.
         floor: least propensity divided by.
         trust: packages of your own whose classes the model may name.
@@ -221,6 +221,7 @@ def evaluate(
         print(calibration(p, taken, seen, classifier))
     try:
         check_enough(seen)
+        _check_worth(worths, classifier)
         given = propensities_of(log, roles, classifier.action_labels_)
         if given is None:
             told = frame.columns[frame.notna().any()]  # the others tell nothing of the action
@@ -379,6 +380,21 @@ def _check_apart(option: str, out: Path, *read: Path | None) -> None:
     for path in (path.resolve() for path in read if path is not None):
         if path == out.resolve() or path in out.resolve().parents or out.resolve() in path.parents:
             raise InputError(f"{option}={out}: {path} is read, and would be written over: name another place")
+
+
+def _check_worth(value: dict[Any, Any] | None, classifier: CounterfactualClassifier) -> None:
+    """Before any row is read: what outcomes are worth; where some of them lack it, an error says how to type it."""
+    outcomes = classifier.outcome_labels_
+    try:
+        worth(value, (0, len(classifier.actions_), len(outcomes.values)), classifier.action_labels_, outcomes)
+    except InputError as error:
+        if set(value or ()) == set(outcomes.values):
+            raise
+        names = [written(label) for label in outcomes.values]
+        typed = " ".join(f"--value.{name} NUMBER" for name in names)
+        if not all(re.fullmatch(r"[\w-]+", name) for name in names):  # a dot or a blank
+            typed = f"--value '{json.dumps(dict.fromkeys(names, 0), ensure_ascii=False)}', with your numbers"
+        raise InputError(f"{error}: {typed} (`action` for a number: what the action is, such as a price)") from None
 
 
 def _check_out(out: Path, data: Path, model: Path) -> None:

@@ -91,7 +91,9 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
     try:
         kept = json.loads((path / "model.json").read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} holds no model: model.json cannot be read ({error})") from error
+        why = f"model.json cannot be read ({error})" if path.exists() else "there is no such folder"
+        why = "there is no model.json in it" if path.is_dir() and isinstance(error, FileNotFoundError) else why
+        raise InputError(f"{path} holds no model: {why}") from error
     if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
         raise InputError(f"{path}/model.json is of no format that this version ({VERSION}) reads: allowed is {_FORMAT}")
     try:

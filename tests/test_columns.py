@@ -102,7 +102,7 @@ def test_propensities_of_every_action():
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
-        (Roles(action="prise"), r"no column 'prise' \(action\): did you mean 'price'\? There are: age, price, bought"),
+        (Roles(action="prise"), r"no column 'prise' \(action\): did you mean 'price'\? There are age, price, bought"),
         (Roles(features=["ago"]), r"no column 'ago' \(features\): did you mean 'age'\?"),
         (Roles(action="price", outcome="price"), "column 'price' has two roles"),
         (Roles(features=["age", "age"]), "'age' has two roles or is named twice"),

@@ -107,7 +107,18 @@ def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     assert "14.5     yes" in text
     assert "doubly robust" in text
     assert main(call) == 0
-    assert "not known (value: outcomes are text" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "not known (value: outcomes are text" in told
+    assert "--value.no NUMBER --value.yes NUMBER" in told
+
+
+@pytest.mark.parametrize("command", ["diagnose", "fit"])
+def test_a_column_of_dates_names_the_option_that_leaves_it_out(sales, command, capsys):
+    frame = pd.read_csv(sales / "new.csv").assign(day="2024-01-31")
+    frame.to_csv(sales / "dated.csv", index=False)
+    call = [command, "--data", str(sales / "dated.csv"), "--action", "price", "--outcome", "bought"]
+    assert main([*call, *(["--out", str(sales / "m")] if command == "fit" else [])]) == 2
+    assert "or leave it out of the features (--keep day)" in capsys.readouterr().err
 
 
 def test_a_diagnosis_is_text_and_a_page(sales, capsys):
@@ -221,7 +232,8 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         (["fit", "--data", "nothing.csv", "--action", "price", "--outcome", "bought", "--out", "m"], "nothing.csv"),
         (["predict", "--model", "model", "--data", "new.csv", "--out", "p.xlsx"], "allowed are names that end in"),
         (["predict", "--model", "model", "--data", "new.csv", "--out", "no/p.csv"], "there is no folder"),
-        (["predict", "--model", "nothing", "--data", "new.csv", "--out", "p.csv"], "holds no model"),
+        (["predict", "--model", "nothing", "--data", "new.csv", "--out", "p.csv"], "nothing holds no model: there is no such folder"),
+        (["predict", "--model", ".", "--data", "new.csv", "--out", "p.csv"], ". holds no model: there is no model.json in"),
         (["predict", "--model", "model", "--data", "short.csv", "--out", "p.csv"], "no column 'town'"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "outcomes are text"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yse", "1"], "'yse'"),
@@ -235,7 +247,10 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
         (FIT[:5], "error: outcome is missing"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
-        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"], "give each of 'no', 'yes' a number"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"],
+         "give each of 'no', 'yes' a number: --value.no NUMBER --value.yes NUMBER (`action` for a number: what"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", "1"],
+         "and nothing else: --value.no NUMBER --value.yes NUMBER"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv",
           "--value.0.5", "1", "--value.1.5", "2"], 'dot --value \'{"0.5": 0,'),
         (["predict", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--keep", "p(yes | 9.5)"],
