@@ -27,10 +27,11 @@ from benchmarks.entries import (
     title,
 )
 from benchmarks.grid import digest
-from benchmarks.plan import counted, said
+from benchmarks.plan import said
 from benchmarks.store import Record
 from benchmarks.tables import notes
 from cst_lightning.catalogue import method_title
+from cst_lightning.texts import counted
 
 _PLAIN = " ,;:=()[]{}!?$*+@-._~"  # what stands for itself in a data address
 

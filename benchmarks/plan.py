@@ -134,11 +134,6 @@ def seeds_said(seeds: Sequence[int]) -> str:
     return " ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs)
 
 
-def counted(number: int, name: str) -> str:
-    """``1 job``, ``3 jobs``."""
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
 def said(seconds: float) -> str:
     """A duration in words: ``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:

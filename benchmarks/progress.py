@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Job
-from benchmarks.plan import counted, said
+from benchmarks.plan import said
 from benchmarks.store import is_alive, write_text
 from benchmarks.texts import last_line
 from cst_lightning.errors import InputError
-from cst_lightning.texts import printable
+from cst_lightning.texts import counted, printable
 
 _UNTOLD = 0.02  # share of a sweep that says too little of the rest
 _TELL_S = 2.0

@@ -16,7 +16,6 @@ from benchmarks.entries import TITLES, Entry, Place, make_entries, settings_titl
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
-from benchmarks.plan import counted
 from benchmarks.remote import here
 from benchmarks.sections import Found
 from benchmarks.store import Record, Store, is_plain, write_parquet, write_text
@@ -24,7 +23,7 @@ from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, no_markup
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
-from cst_lightning.texts import printable
+from cst_lightning.texts import counted, printable
 
 # what a report.md names of the files that were written with it
 _NAMED = re.compile(

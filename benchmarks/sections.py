@@ -23,13 +23,12 @@ from benchmarks.entries import (
 )
 from benchmarks.grid import digest
 from benchmarks.page import Run, Section, run_names
-from benchmarks.plan import counted
 from benchmarks.statistics import rank_methods
 from benchmarks.store import Record, write_text
 from benchmarks.tables import spread
 from benchmarks.texts import last_line, minus
 from cst_lightning.catalogue import method_title
-from cst_lightning.texts import csv_text
+from cst_lightning.texts import counted, csv_text
 
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
 _FEWEST_IN_BIN = 20  # predictions, for the observed share of them to be drawn

@@ -27,7 +27,7 @@ from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
 from benchmarks.options import check_trust, jobs_of, make_parser, save_options
 from benchmarks.parts import Parts, clear_joined
-from benchmarks.plan import START_S, counted, estimate_seconds, plan_table, said
+from benchmarks.plan import START_S, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
 from benchmarks.remote import Remote, here, is_address
 from benchmarks.report import write_tables
@@ -44,7 +44,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.option_errors import explain
 from cst_lightning.self_training import SelfTraining
-from cst_lightning.texts import PrintableStream, printable
+from cst_lightning.texts import PrintableStream, counted, printable
 from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file

@@ -24,6 +24,7 @@ from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import ENDED, how_to_sync, lock_of, locked, unended, unsynced
 from benchmarks.wandb_settings import INIT_S, Tracking, init_timeout
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
+from cst_lightning.texts import counted
 
 if TYPE_CHECKING:
     import wandb
@@ -165,7 +166,8 @@ class Session:
         """What a person must know at the end; what was handed over, the other process says."""
         said, handed = list[str](), bool(self.handed or self.rest_has_summary)
         folder, waiting = self.settings.folder, unsynced(self.settings.folder)
-        where = f"{len(waiting)} runs are in {folder / 'wandb'}. {how_to_sync(folder)}"
+        are = "is" if len(waiting) == 1 else "are"
+        where = f"{counted(len(waiting), 'run')} {are} in {folder / 'wandb'}. {how_to_sync(folder)}"
         if self.mode == "offline":
             why = " (no key was found)" if self.settings.mode is None else ""
             said.append(f"W&B: logged offline{why}; {where}")

@@ -9,13 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.plan import counted
 from benchmarks.store import refuse_link
 from benchmarks.tracking import answers, arrived, found_mode
 from benchmarks.wandb_runs import is_being_written, unsynced
 from benchmarks.wandb_settings import settle_environment
 from cst_lightning.errors import InputError
-from cst_lightning.texts import PrintableStream, printable
+from cst_lightning.texts import PrintableStream, counted, printable
 
 _OF_WANDB = Path("logs", "debug-core.log")  # a link in each run of W&B's own making, which its upload does not follow
 

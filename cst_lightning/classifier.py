@@ -31,6 +31,7 @@ from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import load, save
 from cst_lightning.selection import get_rule, known_rules
 from cst_lightning.stacked import StackedModule
+from cst_lightning.texts import counted
 from cst_lightning.thin_logs import check_classes, warn_of_no_overlap, warn_of_rare
 
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
@@ -188,7 +189,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 f"X has n_samples={n_rows}: at least {2 * N_FOLDS} rows are needed, and some hundred to learn"
             )
         if n_rows < MIN_ROWS:
-            warn(f"X has {n_rows} rows: fewer than {MIN_ROWS} teach next to nothing")
+            warn(f"X has {counted(n_rows, 'row')}: fewer than {MIN_ROWS} teach next to nothing")
         taken, seen = actions.index(action), outcomes.index(outcome)
         for role, column in (("action", taken), ("outcome", seen)):
             if len(column) != n_rows:

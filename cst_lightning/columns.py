@@ -19,6 +19,7 @@ from cst_lightning.encoding import Labels, shown_list
 from cst_lightning.errors import InputError
 from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import ISO_DATE, MISWRITTEN, fault_of_text
+from cst_lightning.texts import counted
 
 MIN_ROWS = 20
 #: distinct actions or outcomes above which a column cannot be meant as one
@@ -100,7 +101,7 @@ def check_log(frame: pd.DataFrame, columns: Roles, *, where: str = "the log", al
     """
     check_names(list(frame.columns), columns, where)
     if columns.action is not None and len(frame) < MIN_ROWS:
-        raise InputError(f"{where}: {len(frame)} rows: a log needs at least {MIN_ROWS}")
+        raise InputError(f"{where}: {counted(len(frame), 'row')}: a log needs at least {MIN_ROWS}")
     check_rows(frame, columns, where)
     tallies = tallies_of(frame, columns)
     check_values(tallies, columns, where)

@@ -36,7 +36,7 @@ from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import OWN, ROLES, check_target, write_whole
-from cst_lightning.texts import csv_value
+from cst_lightning.texts import counted, csv_value
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
 
 
@@ -74,7 +74,8 @@ def fit(
     _check_apart("out", out, data)
     classifier.check_options()
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
-    print(f"{data}: {log.attrs['format']}, {len(log)} rows\n{describe_columns(log, roles).to_string(index=False)}\n")
+    print(f"{data}: {log.attrs['format']}, {counted(len(log), 'row')}")
+    print(f"{describe_columns(log, roles).to_string(index=False)}\n")
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=[name for name in roles.categorical if name in names])
     with _in_file(data):
@@ -415,4 +416,4 @@ def _write(frame: pd.DataFrame, out: Path) -> None:
     else:
         frame.to_parquet(temporary, index=False)
     temporary.replace(out)
-    print(f"{len(frame)} rows: {out}")
+    print(f"{counted(len(frame), 'row')}: {out}")

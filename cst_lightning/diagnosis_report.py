@@ -15,6 +15,7 @@ import pandas as pd
 from cst_lightning.diagnosis import Diagnosis
 from cst_lightning.errors import InputError
 from cst_lightning.findings import VERY_FEW_ROWS, percent
+from cst_lightning.texts import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,12 +42,12 @@ def render_text(found: Diagnosis) -> str:
         lines.append("")
     if not found.findings:
         lines += ["Nothing was found that speaks against this log.", ""]
-    for title, table, counted in (
+    for title, table, n_rows in (
         ("Actions", actions_table(found), found.actions["rows"]),
         ("Outcomes", outcomes_table(found), found.outcomes["rows"]),
     ):
         header, rows = table
-        most = counted.to_numpy().argsort(kind="stable")[::-1][:_MOST_LINES]
+        most = n_rows.to_numpy().argsort(kind="stable")[::-1][:_MOST_LINES]
         shown = [rows[place] for place in sorted(most)]
         lines += [title, pd.DataFrame(shown, columns=header).to_string(index=False)]
         lines += [f"and {len(rows) - len(shown)} more, with fewer rows; the page has them all"] * (
@@ -62,8 +63,8 @@ def headline(found: Diagnosis) -> str:
     n_features = int(role.str.startswith("feature").sum())
     observed = int(found.actions["observed"].sum())
     return (
-        f"{found.n_rows} rows ({observed} with an outcome), {n_features} features, {len(found.actions)} actions, "
-        f"{len(found.outcomes)} outcomes"
+        f"{counted(found.n_rows, 'row')} ({observed} with an outcome), {counted(n_features, 'feature')}, "
+        f"{counted(len(found.actions), 'action')}, {counted(len(found.outcomes), 'outcome')}"
     )
 
 
@@ -75,7 +76,7 @@ def overlap_words(found: Diagnosis) -> str:
     return (
         f"Overlap: propensities by {source}{sampled}. Effective sample size of the weights 1 / propensity: "
         f"{percent(numbers['effective'])} of the rows; largest weight {numbers['largest']:.1f}, cut at 100 in "
-        f"{numbers['clipped']:.0f} rows; {percent(numbers['no chance'])} of the rows had a chance below "
+        f"{counted(int(numbers['clipped']), 'row')}; {percent(numbers['no chance'])} of the rows had a chance below "
         f"{percent(numbers['threshold'])} of some action{_left_out(found)}."
     )
 

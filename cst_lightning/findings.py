@@ -14,6 +14,7 @@ from cst_lightning.cross_fitting import explained_share, is_numeric
 from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED, Labels, shown_list
 from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import dates_as_numbers
+from cst_lightning.texts import counted
 
 if TYPE_CHECKING:
     from cst_lightning.diagnosis import Diagnosis
@@ -63,7 +64,7 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
         share = missing / found.n_rows
         yield Finding(
             "warning" if share > MANY_MISSING else "info",
-            f"{missing} rows ({percent(share)}) have no outcome",
+            f"{counted(missing, 'row')} ({percent(share)}) {'has' if missing == 1 else 'have'} no outcome",
             "They are left out of every observed loss. If whether it was seen depends on the outcome (a sale that is "
             "still pending), what is learned is off.",
             "Find out why they are missing, and wait until outcomes are final.",
@@ -81,7 +82,7 @@ def outcomes(found: Diagnosis, column: pd.Series) -> Iterator[Finding]:
         for outcome, rows, share in rare.itertuples(index=False):
             yield Finding(
                 "warning",
-                f"Outcome {outcome!r} is rare: {rows} rows ({percent(share)})",
+                f"Outcome {outcome!r} is rare: {counted(rows, 'row')} ({percent(share)})",
                 f"To say that it never happens is right in {percent(1 - share)} of the rows: accuracy says nothing.",
                 "Judge a model by its NLL and by its calibration for each action, and do not take a constant for a "
                 "success; more rows help more than another model.",
@@ -270,7 +271,8 @@ def rows_and_constants(found: Diagnosis, log: pd.DataFrame, columns: Roles, name
         few = contexts < len(log) / 2
         yield Finding(
             "info" if few else "warning",
-            f"{repeated} rows ({percent(repeated / len(log))}) repeat another row exactly",
+            f"{counted(repeated, 'row')} ({percent(repeated / len(log))}) {'repeats' if repeated == 1 else 'repeat'} "
+            "another row exactly",
             "There are few different contexts, so this may be right."
             if few
             else "A row that stands in both training and held-out rows makes every score look better than it is.",

@@ -39,3 +39,8 @@ def csv_text(text: str) -> str:
 def csv_value(value: object) -> object:
     """The same for a value of any type; what is a number, or a text that is one, stays as it is."""
     return csv_text(value) if isinstance(value, str) and not _NUMBER.fullmatch(value) else value
+
+
+def counted(number: int, name: str) -> str:
+    """``1 job``, ``3 jobs``."""
+    return f"{number} {name}{'' if number == 1 else 's'}"

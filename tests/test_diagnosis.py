@@ -405,3 +405,14 @@ def test_spellings_of_one_value_are_a_warning():
     assert "' Chur' and 'Chur'" in only(found, "column 'town' differ only in", "warning").title
     assert "'no '" in found.text().partition("Outcomes")[2]  # the blank is seen
     assert not [title for title in titles(found) if "action 'price' differ" in title]
+
+
+def test_one_row_is_told_as_one():
+    frame = log()
+    frame.loc[0, "bought"] = None
+    frame.iloc[2] = frame.iloc[1]
+    found = diagnose(frame, ROLES)
+    only(found, "1 row (0.2 %) has no outcome", "info")
+    only(found, "1 row (0.2 %) repeats another row exactly", "warning")
+    one = diagnose(frame[["age", "price", "bought"]], ROLES).text()
+    assert one.startswith("400 rows (399 with an outcome), 1 feature, 2 actions, 2 outcomes")

@@ -149,6 +149,7 @@ def test_memory_of_a_stream_does_not_grow_with_the_file(tmp_path):
         ("\n \n", "the file is empty"),
         ("age,price,bought\n", "only a header, no rows"),
         ("1,2,3\n4,5,6\n", "the first line is 1, 2, 3: it must name the columns"),
+        (text(1), ": 1 row: a log needs at least 20"),
         (text(19), "19 rows: a log needs at least 20"),
         (text(head="age,age,bought"), "column 'age' stands 2 times"),
         (text(head=",price,bought"), r"column 1 has no name \(a row index\?\)"),

@@ -131,7 +131,7 @@ def test_a_server_that_comes_back_within_a_sweep_gets_its_later_cells_without_a_
     tracker.end(complete=True)
     said = " ".join(tracker.close())
     assert "W&B failed, and the sweep is whole; first trouble: " in said
-    assert "logged offline; 1 runs are in" in said
+    assert "logged offline; 1 run is in" in said
     there = {run.name for run in server.runs.values() if run.exit_code == 0}
     assert there == NAMES - {"multilabel/dm/pl"}
     (waiting,) = unsynced(tmp_path)
