@@ -75,4 +75,5 @@ def costs(records: Sequence[Record]) -> pd.DataFrame:
 
 def _trained(result: dict[str, Any], number: int) -> int:
     """Epochs that a seed trained: its backbone's, or those of its round ``number`` (from 0)."""
-    return int(result["rounds"][number]["stopped_epoch"] if result["rounds"] else result["epochs"])
+    rounds = result["rounds"]  # a part of a round that trains by itself has a curve of its own
+    return int(rounds[number]["stopped_epoch"] if number < len(rounds) else result["epochs"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.grid import Cell, digest
-from benchmarks.record_shape import is_record
+from benchmarks.record_shape import LARGEST, is_record
 from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
@@ -46,9 +45,9 @@ class OutputError(OSError):
 
 
 def finite_or_none(value: SupportsFloat) -> float | None:
-    """A number as JSON keeps it: None for NaN and infinity."""
+    """A number as records keep it: None for NaN, infinity and what is as good as infinite."""
     number = float(value)
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST else None
 
 
 class Store:

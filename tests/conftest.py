@@ -148,3 +148,18 @@ def logged(tmp_path_factory):
     options = ["--wandb", "offline", "--wandb-project", "mine", "--wandb-entity", "us", "--wandb-tags", "a", "b"]
     assert sweep([*LOGGED, *options, "--out", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Figures are drawn and not written, which takes half a minute a folder; others look at what is on them."""
+    from matplotlib import pyplot
+
+    from benchmarks import figures
+    from benchmarks.store import replace_file
+
+    def save(figure, path):
+        pyplot.close(figure)
+        replace_file(path, lambda temporary: temporary.write_text("<svg/>"))
+
+    monkeypatch.setattr(figures, "save", save)

@@ -1,14 +1,17 @@
 """Laws over inputs that nobody thought of: configurations, feedback records, data files, histories of a store."""
 
 import bz2
+import copy
 import json
 import math
+import shutil
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from scipy.sparse import csr_matrix
@@ -17,7 +20,9 @@ from sklearn.datasets import dump_svmlight_file
 from benchmarks import store as store_module
 from benchmarks.grid import METHODS, PRESETS, Cell, backbones, digest
 from benchmarks.options import jobs_of, make_parser, save_options, saved_jobs
-from benchmarks.store import OutputError, Store
+from benchmarks.record_shape import is_record
+from benchmarks.report import write_report
+from benchmarks.store import OutputError, Store, _name, sealed
 from benchmarks.sweep import main
 from benchmarks.upkeep import merge
 from cst_lightning import Feedback, InputError, get_protocol
@@ -257,6 +262,80 @@ def test_the_arff_reader_reads_or_says_why_not(tmp_path_factory, content):
     assert len(x) == len(y) > 0
     assert np.isfinite(x).all()
     assert np.isin(y, (0, 1)).all()
+
+
+# --- a record -----------------------------------------------------------------------------------------
+
+SOUND = next((Path(__file__).parents[1] / "results" / "released" / "cells").glob("D1-dm-pl_cvat-*.json"))
+INSTEAD = (None, "", "x", "\ud800", [], [[]], {}, {"a": 1}, True, -1, 0, 0.5, 2**63, 10**400, 1e308, 1e150, -1e150)
+HOW = st.sampled_from(["delete", "halve", "double"]) | st.sampled_from(INSTEAD)
+
+
+def places(value, place=()):
+    """Of all that a record holds; of long lists the ends stand for all."""
+    if place:
+        yield place
+    if isinstance(value, dict):
+        inside = value.items()
+    else:
+        inside = (
+            [(n, value[n]) for n in sorted({0, 1, len(value) - 1})] if isinstance(value, list) and value[1:] else ()
+        )
+    for name, one in inside:
+        yield from places(one, (*place, name))
+
+
+def mutated(content, place, how):
+    """``content`` with another value at ``place``; itself where nothing is there."""
+    content = copy.deepcopy(content)
+    try:
+        *before, last = place
+        inside = content
+        for name in before:
+            inside = inside[name]
+        if how == "delete":
+            del inside[last]
+        elif how == "halve":
+            inside[last] = inside[last][: len(inside[last]) // 2]
+        elif how == "double":
+            inside[last] = inside[last] * 2
+        else:
+            inside[last] = copy.deepcopy(how)
+    except (KeyError, IndexError, TypeError):
+        pass
+    return content
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of what numbers are too large for
+@pytest.mark.usefixtures("blank_figures")
+def test_whatever_a_sealed_record_holds_it_is_none_or_all_tables_and_figures_come_of_it(tmp_path):
+    sound = json.loads(SOUND.read_text())
+    of_parts = {}
+    for place in places(sound):
+        of_parts.setdefault(place[: 1 + (place[0] in ("results", "identity"))], []).append(place)
+    # each part of a record as often as any other, however much it holds
+    somewhere = st.sampled_from(list(of_parts.values())).flatmap(st.sampled_from)
+    refused, taken = [], []
+
+    @settings(max_examples=14, phases=[Phase.generate])
+    @given(st.lists(st.tuples(somewhere, HOW), min_size=30, max_size=30))
+    def law(mutations):
+        content = sound
+        for place, how in mutations:
+            found = sealed({name: value for name, value in mutated(content, place, how).items() if name != "checksum"})
+            (taken if is_record(found) else refused).append((place, how))
+            content = found if is_record(found) else content
+        shutil.rmtree(tmp_path)
+        store = Store(tmp_path)
+        path = tmp_path / "cells" / f"{_name(content['identity'])}.json"
+        store_module.write_text(path, json.dumps(content))
+        assert main(["verify", str(tmp_path)]) == 0
+        assert len(store.read_all()) == 1
+        write_report(store)
+
+    law()
+    assert len(taken) > 100
+    assert len(refused) > 100
 
 
 # --- a store ------------------------------------------------------------------------------------------

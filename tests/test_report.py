@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from matplotlib import pyplot
 
 from benchmarks import analysis, figures
 from benchmarks.entries import Entry, Place
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
-from benchmarks.store import Store, replace_file
+from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
 from tests.sweeps import TINY, with_metric
 
@@ -37,17 +36,6 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "run"
     assert sweep([*FAST, "--seeds", "0..2", "--workers", "1", "--out", str(folder)]) == 0
     return folder
-
-
-@pytest.fixture
-def blank_figures(monkeypatch):
-    """Figures are drawn and not written, which takes half a minute a folder; others look at what is on them."""
-
-    def save(figure, path):
-        pyplot.close(figure)
-        replace_file(path, lambda temporary: temporary.write_text("<svg/>"))
-
-    monkeypatch.setattr(figures, "save", save)
 
 
 def files(folder):
@@ -292,6 +280,13 @@ def test_the_truth_changes_nowhere_at_no_distance_and_more_the_farther():
     assert changes[0] < 0.01 < changes[1] < changes[2] <= 1
     assert analysis.truth_inconsistency("multilabel", 0, 1.0, "code") is None
     assert analysis.truth_inconsistency("my_package.Data", 0, 1.0, "code") is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "seed"), [("D1@n=2000000000", 0), ("D1@n=9,n_test=2,n_validation=1,d=90000000", 0), ("D1", 2**60)]
+)
+def test_the_truth_of_what_no_machine_could_have_drawn_is_unknown(dataset, seed):
+    assert analysis.truth_inconsistency(dataset, seed, 1.0, "code") is None
 
 
 def test_z_is_in_combined_standard_errors():

@@ -183,6 +183,25 @@ def test_no_content_of_a_file_is_more_than_a_fault(tmp_path, text):
     assert fault
 
 
+BINS = {"count": [1.0, 1.0], "predicted": [0.2, 0.7], "observed": [0.0, 1.0]}
+MIXED = [BINS, BINS, {"count": [2.0], "predicted": [0.5], "observed": [0.5]}]
+ROUND = {"stopped_epoch": 1, "objective_start": 1.0, "objective_end": 0.9, "objective_imputed": 0.8, "changed": 0.1}
+TRUTH = {"label_error": [[0.1, 0.2]], "bayes_error": [[0.1, 0.2]], "teacher_error": 0.1, "student_error": 0.1}
+RAGGED = {"bayes_error": [[0.1], [0.1, 0.2]]}
+WIDER = {"label_error": [[0.1, 0.2, 0.3]], "bayes_error": [[0.1, 0.2, 0.3]]}
+
+
+def test_a_record_with_all_that_there_may_be_is_one(tmp_path):
+    """What the damages below begin with is no fault."""
+    store, content = Store(tmp_path), record(cell(), [1, 2, 3])
+    for result in content["results"]:
+        tried = {"0.1": {"nll": 1.0, "hamming": None}}
+        result.update(reliability=BINS, rounds=[ROUND | TRUTH, ROUND | TRUTH | {"inconsistency": 0.1}], by_weight=tried)
+    content["curves"].append({"epoch": [1, 2], "training_loss": [[1.0, None]] * 3, "validation_nll": None})
+    store.write(cell(), content)
+    assert store.faults() == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -195,6 +214,39 @@ def test_no_content_of_a_file_is_more_than_a_fault(tmp_path, text):
         lambda record: record["identity"].update(seeds=["a"]),
         lambda record: record["curves"].append({"epoch": 1}),
         lambda record: record.update(metrics=[["nll"]]),
+        lambda record: record.update(metrics=["nll", "nll"]),
+        lambda record: record.update(results=[]),
+        lambda record: record["identity"].update(seeds=[]),
+        lambda record: record["identity"].update(seeds=[0, 1, 2, 3]),
+        lambda record: record["identity"].update(seeds=[2, 1, 0]),
+        lambda record: (record["identity"].update(seeds=[0] * 3), [one.update(seed=0) for one in record["results"]]),
+        lambda record: record["results"][1].update(seed=0),
+        lambda record: record["results"][0].update(seed=10**400),
+        lambda record: record["results"][0].update(epochs=2**63),
+        lambda record: record["results"][0]["metrics"].update(nll=1e200),
+        lambda record: record["results"][0].update(metrics={"hamming": 0.5}),
+        lambda record: record["results"][0].update(by_weight={"0.1": {"hamming": 0.5}}),
+        lambda record: record["results"][0].update(by_weight={"none": {"nll": 1.0, "hamming": 0.5}}),
+        lambda record: record["results"][0].update(reliability={"count": [2.0]}),
+        lambda record: record["results"][0].update(reliability=BINS | {"observed": [0.5]}),
+        lambda record: [
+            one.update(reliability=bins) for one, bins in zip(record["results"], (BINS, ONE_BIN), strict=False)
+        ],
+        lambda record: record["results"][0].update(rounds=[ROUND]),
+        lambda record: [one.update(rounds=[{"stopped_epoch": 1}]) for one in record["results"]],
+        lambda record: [one.update(rounds=[ROUND | {"teacher_error": 0.1}]) for one in record["results"]],
+        lambda record: [one.update(rounds=[ROUND | TRUTH | {"bayes_error": 1}]) for one in record["results"]],
+        lambda record: [one.update(rounds=[ROUND | TRUTH | RAGGED]) for one in record["results"]],
+        lambda record: [one.update(rounds=[ROUND | TRUTH, ROUND | TRUTH | WIDER]) for one in record["results"]],
+        lambda record: record["curves"].append({"epoch": [1, 2], "training_loss": [[1.0]] * 3, "validation_nll": None}),
+        lambda record: record["curves"].append({"epoch": [1], "training_loss": [[1.0]], "validation_nll": None}),
+        lambda record: record["curves"].append({"epoch": [0], "training_loss": [[1.0]] * 3, "validation_nll": None}),
+        lambda record: record["data"].update(effective_sample_size=[None] * 3),
+        lambda record: record["protocol"].pop("cvat_eps"),
+        lambda record: record["protocol"].pop("price_term"),
+        lambda record: record["provenance"].update(versions=["1.0"]),
+        lambda record: record["provenance"].update(cpu_seconds="1"),
+        lambda record: record["provenance"].update(machine="\ud800"),
     ],
 )
 def test_a_sealed_record_that_lacks_what_tables_need_is_a_fault_and_no_crash(damage, tmp_path):
