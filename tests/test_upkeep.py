@@ -229,9 +229,7 @@ def test_a_record_with_all_that_there_may_be_is_one(tmp_path):
         lambda record: record["results"][0].update(by_weight={"none": {"nll": 1.0, "hamming": 0.5}}),
         lambda record: record["results"][0].update(reliability={"count": [2.0]}),
         lambda record: record["results"][0].update(reliability=BINS | {"observed": [0.5]}),
-        lambda record: [
-            one.update(reliability=bins) for one, bins in zip(record["results"], (BINS, ONE_BIN), strict=False)
-        ],
+        lambda record: [one.update(reliability=bins) for one, bins in zip(record["results"], MIXED, strict=True)],
         lambda record: record["results"][0].update(rounds=[ROUND]),
         lambda record: [one.update(rounds=[{"stopped_epoch": 1}]) for one in record["results"]],
         lambda record: [one.update(rounds=[ROUND | {"teacher_error": 0.1}]) for one in record["results"]],
