@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.entries import Place, make_entries, paper_results
 from benchmarks.grid import Cell
 from benchmarks.statistics import summarise
-from benchmarks.store import Store, write_text
+from benchmarks.store import Store, finite_or_none, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from cst_lightning import InputError, get_protocol
 from datamodules.catalogue import DataSpec
@@ -95,6 +95,12 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path):
     with pytest.raises(OSError, match="File name too long"):
         write_text(tmp_path / ("x" * 300), "text")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [store.path(one).name]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e151, -1e300])
+def test_a_number_of_which_no_mean_could_be_told_is_kept_as_none(value):
+    assert finite_or_none(value) is None
+    assert finite_or_none(-1e150) == -1e150
 
 
 def test_many_writers_never_mix(tmp_path):
