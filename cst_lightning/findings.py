@@ -167,7 +167,7 @@ def spellings(log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterat
                 yield Finding(
                     "warning",
                     f"Values of {roles.get(column, 'column')} {column!r} differ only in blanks or upper and lower "
-                    f"case: {_some(listed)}",
+                    f"case: {first_few(listed)}",
                     "Each spelling counts as a value of its own, and what is learned of one is not known of another.",
                     "Write each value in one way, unless they are meant to be different.",
                 )
