@@ -264,7 +264,8 @@ def _host() -> str:
 def _is_left_over(path: Path) -> bool:
     """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
     host, pid = path.name.split(".")[-3:-1]
-    return host == _host() and re.fullmatch("[0-9]{1,9}", pid) is not None and not is_alive(int(pid))
+    is_pid = re.fullmatch("[0-9]{1,10}", pid) is not None and int(pid) < 2**31
+    return host == _host() and is_pid and not is_alive(int(pid))
 
 
 def write_text(path: Path, text: str) -> None:

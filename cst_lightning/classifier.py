@@ -216,8 +216,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         propensity = in_order(propensity, actions, "propensity")
         given = None if propensity is None else whole_propensity(propensity, taken, n_actions)
         counts = np.zeros((n_actions, n_outcomes), np.int64)
-        counted = (seen >= 0) if weight is None else (seen >= 0) & (weight > 0).numpy()
-        np.add.at(counts, (taken[counted], seen[counted]), 1)
+        known = (seen >= 0) if weight is None else (seen >= 0) & (weight > 0).numpy()
+        np.add.at(counts, (taken[known], seen[known]), 1)
         self.outcome_counts_: NDArray[np.int64] | None = counts
         warn_of_rare(actions, outcomes, counts, part, weighted=weight is not None)
         warn_of_no_overlap(x, taken, n_actions)
