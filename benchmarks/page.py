@@ -159,9 +159,9 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
     facts += [(f"lowest NLL{of}", ", ".join(f"{name} ({counted(n, 'data set')})" for name, n in lowest.most_common(3)))]
     known = [abs(entry.z) for entry in entries if entry.z is not None]
     if known:
-        facts.append(
-            (f"against the paper{of}", f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors")
-        )
+        near = f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors"
+        of_paper = all(entry.place.protocol in ("written", "released") for entry in entries)
+        facts.append((f"against the paper{of}", near + ("" if of_paper else "; its settings are others")))
     return facts
 
 

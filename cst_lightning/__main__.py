@@ -76,6 +76,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         except InputError as error:
             print(f"error: {_of_a_file(error)}", file=sys.stderr)
             return 2
+        except (KeyboardInterrupt, SystemExit):  # Lightning's answer to Ctrl-C is the latter
+            print("stopped: nothing was saved", file=sys.stderr)
+            return 130
     return 0
 
 

@@ -147,6 +147,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             InputError: an option, column or row that cannot be worked with.
         """
         part, rule, random = self.check_options()
+        _warn_of_order(X, action=action, outcome=outcome)
         frame = as_frame(X)
         validate_data(self, X, skip_check_array=True)
         self.n_features_in_ = frame.shape[1]
@@ -409,6 +410,18 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _warn_of_order(x: Any, **columns: Any) -> None:
+    """Of pandas columns whose index has the labels of X's in another order: they would not be put in X's."""
+    for role, column in columns.items():
+        if not isinstance(x, pd.DataFrame) or not isinstance(column, pd.Series) or x.index.equals(column.index):
+            continue
+        if x.index.is_unique and len(x.index) == len(column) and x.index.isin(column.index).all():
+            warn(
+                f"{role} has the index of X in another order, and rows are joined by their place: give "
+                f"{role}.loc[X.index] where the index says what belongs together"
+            )
 
 
 def _other_columns(names: list[str], known: list[str]) -> str:

@@ -184,7 +184,9 @@ def check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: i
     names = columns.propensities
     for name in names:
         if (kind := kind_of(frame[name])) not in ("number", "whole number", "empty"):
-            raise InputError(f"{where}: propensity {name!r} holds {kind}: only numbers are allowed")
+            text = (pd.to_numeric(frame[name], errors="coerce").isna() & frame[name].notna()).to_numpy()
+            shown = f", such as {frame[name][text].iloc[0]!r} in {rows_text(text, first)}" if text.any() else ""
+            raise InputError(f"{where}: propensity {name!r} holds {kind}{shown}: only numbers are allowed")
         value = frame[name].to_numpy(dtype=float, na_value=np.nan)
         # of the action taken it is above 0; of another one it may be 0
         low, allowed = (value <= 0, "above 0, at most 1") if len(names) == 1 else (value < 0, "in 0..1")

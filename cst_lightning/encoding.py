@@ -53,6 +53,14 @@ class Labels:
         # True is 1 to Python, so the one may have hidden the other among the different values
         mixed = series.dtype == object and any(value in (0, 1) for value in values)
         kinds = {type(_plain(value)) for value in series} if mixed else set()
+        if series.dtype == object:  # 1 is 1.0 to Python, and likewise hides it
+            firsts: dict[Any, Any] = {}
+            for value in map(_plain, series):
+                first = firsts.setdefault(value, value)
+                if {type(first), type(value)} == {int, float}:
+                    raise InputError(
+                        f"{role} holds labels that differ only by type: {first!r} and {value!r}; make them one"
+                    )
         if bool in kinds and kinds & {int, float}:
             raise InputError(f"{role} holds booleans and numbers, such as True and 1: make all of them one kind")
         for value in values:
@@ -208,7 +216,7 @@ class FeatureEncoder:
             column = _with_missing_booleans(frame[given])
             if isinstance(kind, Number):
                 if column.dtype.kind not in "biuf":
-                    raise InputError(_not_a_number(name, column))
+                    raise InputError(_not_a_number(name, column, trained=True))
                 parts.append(self._numbers(name, kind, column))
             else:
                 parts.append(self._indicators(name, kind, column))
@@ -349,17 +357,17 @@ def _checked_category(name: str, column: pd.Series[Any], asked_for: bool) -> pd.
     return text
 
 
-def _not_a_number(name: str, column: pd.Series[Any]) -> str:
+def _not_a_number(name: str, column: pd.Series[Any], *, trained: bool = False) -> str:
+    """``trained``: the column is known to hold numbers, and it is too late to take it for categories."""
     text = _as_text(column)
     is_number = pd.to_numeric(text, errors="coerce").notna() | text.fillna("").str.fullmatch(NUMBER.pattern)
     wrong = np.flatnonzero(~is_number & text.notna())
     if not len(wrong):
         example = text.dropna().iloc[0]
-        return f"column {name!r} holds numbers as text ({example!r}): convert it to numbers, or name it in categorical"
-    return (
-        f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {rows_from_0(wrong)}: mend it, or "
-        "name the column in categorical"
-    )
+        remedy = "" if trained else ", or name it in categorical"
+        return f"column {name!r} holds numbers as text ({example!r}): convert it to numbers{remedy}"
+    remedy = "mend it, as training had numbers alone" if trained else "mend it, or name the column in categorical"
+    return f"column {name!r} should hold numbers, and holds {text.iloc[wrong[0]]!r} in {rows_from_0(wrong)}: {remedy}"
 
 
 def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:

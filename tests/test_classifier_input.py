@@ -472,3 +472,32 @@ def test_booleans_with_a_missing_one_are_numbers_as_those_without():
         assert np.array_equal(p[6:], model.predict_proba(x.assign(member=member))[6:])
         assert np.array_equal(p, model.predict_proba(x.assign(member=gap.astype(float))))
     assert type(model.encoder_.columns["member"]).__name__ == "Number"
+
+
+def test_labels_that_differ_only_by_type_are_told():
+    x, action, _ = make_log()
+    for values, message in (
+        ([1, 1.0] * 60, "outcome holds labels that differ only by type: 1 and 1.0"),
+        ([2, 3, 3.0] * 40, "outcome holds labels that differ only by type: 3 and 3.0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CounterfactualClassifier(**QUICK).fit(x, action, pd.Series(values, dtype=object))
+
+
+def test_an_index_in_another_order_is_warned_of():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    taken, seen = pd.Series(action), pd.Series(outcome)
+    with pytest.warns(UserWarning, match="action has the index of X in another order"):
+        model.fit(x.sample(frac=1, random_state=0), taken, outcome)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(x, taken, seen)
+        model.fit(x.set_axis(range(500, 620)), taken, seen)
+
+
+def test_what_cannot_be_done_at_prediction_is_no_advice():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK).fit(x, action, outcome)
+    with pytest.raises(InputError, match=r"holds 'old' in row 2 .*: mend it, as training had numbers alone$"):
+        model.predict(x.astype({"age": object}).assign(age=[*x["age"][:2], "old", *x["age"][3:]]))

@@ -77,7 +77,11 @@ def test_what_is_wrong_is_said(frame, message):
         ([0.5, 0.0] * 20, r"'p' is too low \(0\) in data rows 2, 4, .*: allowed is above 0, at most 1"),
         ([0.5] * 39 + [1.2], r"'p' is above 1 \(1.2\) in data row 40"),
         ([0.5] * 39 + [None], r"'p' is missing in data row 40"),
-        (["half"] * 40, r"propensity 'p' holds text: only numbers"),
+        (
+            ["half"] * 40,
+            r"propensity 'p' holds text, such as 'half' in data rows 1, 2, 3, 4, 5 and 35 more: only numbers",
+        ),
+        ([0.5] * 39 + ["half"], r"'p' holds mixed, such as 'half' in data row 40: only numbers"),
     ],
 )
 def test_propensities_of_the_action_taken(propensity, message):

@@ -479,7 +479,7 @@ def test_the_constant_beside_a_model_knows_its_training_alone(sales, capsys):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"p": "a third"}, "propensity 'p' holds text: only numbers are allowed"),
+        ({"p": "a third"}, "propensity 'p' holds text, such as 'a third' in data rows 1, 2, 3, 4, 5 and 95 more: only"),
         ({"p": lambda log: np.where(log.index == 4, 1.5, 0.5)}, "propensity 'p' is above 1 (1.5) in data row 5"),
         (
             {"p1": 0.5, "p2": 0.25, "p3": lambda log: np.where(log.index == 6, 0.5, 0.25)},
@@ -565,3 +565,15 @@ def test_every_command_takes_parquet_text_actions_three_outcomes_and_propensitie
     assert "doubly robust" in said
     calibrated = {tuple(line.split()[:2]) for line in said.splitlines()}
     assert {(action, reply) for action in ("call", "mail", "none") for reply in ("later", "no", "yes")} <= calibrated
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt, SystemExit(1)])
+def test_ctrl_c_is_a_line_and_no_traceback(stopped, sales, tmp_path, capsys, monkeypatch):
+    def stop(*_, **__):
+        raise stopped
+
+    monkeypatch.setattr(CounterfactualClassifier, "fit", stop)
+    call = ["fit", "--data", str(sales / "log.csv"), "--action", "price", "--outcome", "bought"]
+    assert main([*call, "--out", str(tmp_path / "model")]) == 130
+    assert capsys.readouterr().err == "stopped: nothing was saved\n"
+    assert not list(tmp_path.iterdir())
