@@ -15,7 +15,7 @@ def test_a_sweep_killed_anywhere_ends_with_the_same_records(tmp_path):
     ]  # fmt: skip
     assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
     broken = tmp_path / "broken"
-    for n_cells in (1, 4, 9):
+    for n_cells in (1, 7):
         process = start([*arguments, "--out", str(broken)], start_new_session=True)
         deadline = time.monotonic() + 120
         while process.poll() is None and len(list(broken.glob("cells/*.json"))) < n_cells:
