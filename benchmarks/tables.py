@@ -133,17 +133,18 @@ def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
     changed = f" with {places[0].settings}" if len(settings) == 1 and places[0].settings else ""
     own = sorted({entry.metric for entry in entries} - set(TITLES))
     marked = len(own) < len({entry.metric for entry in entries})
+    of_group = f"{'settings, ' if len(settings) > 1 else ''}data set and backbone"
+    lowest = f"{'★' if a_row_each else 'Bold'}: lowest of its {of_group}. " if marked else ""
+    unmarked = (
+        f"Of {' and '.join(map(title, own))} none is marked: whether lower is better is not known. " if own else ""
+    )
+    bound = "; no model's expected loss is lower" if marked else ""
     over = f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds"
     texts = [
         f"{'One seed, without a standard error' if seeds == [1] else over}, all rows and all actions of the "
         f"test set; protocol {' and '.join(protocols)}{changed}. "
-        + f"{'★' if a_row_each else 'Bold'}: lowest of its {'settings, ' if len(settings) > 1 else ''}data set and "
-        f"backbone. "
-        * marked
-        + (f"Of {' and '.join(map(title, own))} none is marked: whether lower is better is not known. " if own else "")
-        + "Constant: the observed share of each action's outcomes. Floor: the true outcome distribution"
-        + "; no model's expected loss is lower" * marked
-        + ". "
+        f"{lowest}{unmarked}Constant: the observed share of each action's outcomes. "
+        f"Floor: the true outcome distribution{bound}. "
         + ("Share of the way: from the constant to the floor" if shared else "")
         + (f", mean over {', '.join(shared)}" if shared and not a_row_each else "")
         + (". " if shared else "")

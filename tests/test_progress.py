@@ -131,16 +131,23 @@ def test_a_line_at_the_beginning_of_a_sweep_says_what_failed_and_no_time_left(ki
     assert console.file.getvalue() == f"1/2 D1/dm {kind} after {end}\n"
 
 
-def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(tmp_path, monkeypatch):
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Two jobs that take as long, the first of them started at 0 s of ``clock.now``, and their display."""
     jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
     display = Display(jobs, [1.0, 1.0], Console(file=io.StringIO()), tmp_path, "cpu")
     display.show(Event(jobs[0], "started"))
-    now = 50.0
+    return display, jobs, clock
+
+
+def test_time_left_does_not_expect_of_the_rest_what_compiling_took_once(begun):
+    display, jobs, clock = begun
+    clock.now = 50.0
     display.show(Event(jobs[0], "progress", "dm, epoch 30", share=0.5, setup=40.0))
     assert display.seconds_left == pytest.approx(30)
-    now = 60.0
+    clock.now = 60.0
     display.show(Event(jobs[0], "finished"))
     display.show(Event(jobs[1], "started"))
     assert display.seconds_left == pytest.approx(20)
@@ -161,15 +168,11 @@ def test_a_job_says_when_it_compiles_and_how_long_it_took(monkeypatch):
     assert [(message.text, message.setup) for message in said] == [("compiling", 0.0), ("dm, epoch 1", 39.0)]
 
 
-def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(tmp_path, monkeypatch):
-    jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    display = Display(jobs, [1.0, 1.0], Console(file=io.StringIO()), tmp_path, "cpu")
-    display.show(Event(jobs[0], "started"))
-    now = 10.0
+def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(begun):
+    display, jobs, clock = begun
+    clock.now = 10.0
     display.show(Event(jobs[0], "progress", "compiling", share=0.5))
-    now = 50.0
+    clock.now = 50.0
     assert display.seconds_left == pytest.approx(21)  # a tenth of its half, and the other job
 
 

@@ -35,6 +35,7 @@ FAST += ["--override.max_epochs", "2", "--override.max_epochs_cst", "2", "--over
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "run"
     assert sweep([*FAST, "--seeds", "0..2", "--workers", "1", "--out", str(folder)]) == 0
+    write_report(Store(folder))
     return folder
 
 
@@ -43,7 +44,6 @@ def files(folder):
 
 
 def test_a_report_holds_every_part_and_comes_out_the_same_again(run):
-    write_report(Store(run))
     first = files(run)
     names = {str(path) for path in first}
     assert {"report.md", "differences.csv", "rounds.csv", "labels.csv", "overlap.csv", "sweeps/paper.json"} <= names
