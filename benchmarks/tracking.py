@@ -145,6 +145,10 @@ class Session:
                 self._hand_over(key)
             self.rest_has_summary = complete and left and not self.has_summary
             self.rest.put((self.rest_has_summary, share))
+        if self.mode == "offline":
+            import wandb
+
+            wandb.teardown()  # logs are whole after it: ``Run.finish`` returns before, and no exit hook runs here
 
     def _wait(self, seconds: float) -> None:
         """For the runs that are ending."""
