@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import shutil
 import time
 from types import SimpleNamespace
 
@@ -32,6 +33,19 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
         yield started
         wandb.teardown()  # what W&B has found out of this server must not serve another test
+
+
+@pytest.fixture(scope="module")
+def logged_offline(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("offline") / "run"
+    assert sweep([*SWEEP, "--methods", "backbone", "--wandb", "offline", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def waiting(logged_offline, tmp_path):
+    """The folder of a sweep of one cell whose two runs wait for a server."""
+    return shutil.copytree(logged_offline, tmp_path / "waiting")
 
 
 def check_against_records(server, folder, names=NAMES):
@@ -196,41 +210,36 @@ def test_a_server_that_comes_back_gets_the_rest_of_the_sweep_in_the_same_runs(se
 
 
 @pytest.mark.parametrize("fault", ["401", "stream"])
-def test_a_sync_that_the_server_refused_says_so_and_the_next_one_sends_all(
-    server, fault, tmp_path, capsys, monkeypatch
-):
+def test_a_sync_that_the_server_refused_says_so_and_the_next_one_sends_all(server, fault, waiting, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_ASKS", 1)
-    folder = tmp_path / "run"
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(folder)]) == 0
-    waiting = unsynced(folder)
-    assert len(waiting) == 2
+    runs = unsynced(waiting)
+    assert len(runs) == 2
     server.fault = fault
-    assert sweep(["sync", str(folder)]) == 1
+    assert sweep(["sync", str(waiting)]) == 1
     assert server.refused > 0
     assert not any(run.history for run in server.runs.values())
-    assert f"2 of 2 runs did not arrive whole: {', '.join(run.name for run in waiting)}" in capsys.readouterr().out
-    assert unsynced(folder) == waiting
+    assert f"2 of 2 runs did not arrive whole: {', '.join(run.name for run in runs)}" in capsys.readouterr().out
+    assert unsynced(waiting) == runs
     server.mend()
-    assert sweep(["sync", str(folder)]) == 0
-    check_against_records(server, folder, {"multilabel/dm/backbone", "summary"})
-    assert unsynced(folder) == []
+    assert sweep(["sync", str(waiting)]) == 0
+    check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
+    assert unsynced(waiting) == []
 
 
 @pytest.mark.parametrize("fault", ["files", "artifact"])
 def test_tables_figures_and_the_artifact_that_the_server_refused_are_told_and_sent_by_the_next_sync(
-    server, fault, tmp_path, capsys, monkeypatch
+    server, fault, waiting, capsys, monkeypatch
 ):
     monkeypatch.setattr(tracking, "_ASKS", 1)
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
-    (summary,) = [run for run in unsynced(tmp_path) if run.name.endswith("-summary")]
+    (summary,) = [run for run in unsynced(waiting) if run.name.endswith("-summary")]
     server.fault = fault
-    assert sweep(["sync", str(tmp_path)]) == 1
+    assert sweep(["sync", str(waiting)]) == 1
     assert server.refused > 0
     assert f"1 of 2 runs did not arrive whole: {summary.name}. " in capsys.readouterr().out
-    assert unsynced(tmp_path) == [summary]
+    assert unsynced(waiting) == [summary]
     server.mend()
-    assert sweep(["sync", str(tmp_path)]) == 0
-    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+    assert sweep(["sync", str(waiting)]) == 0
+    check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
     (run,) = [run for run in server.runs.values() if run.name == "summary"]
     media = [path for path in summary.glob("files/media/**/*") if path.is_file()]
     assert len(media) > 3
@@ -249,19 +258,17 @@ def test_a_sweep_whose_figures_the_server_refused_says_so(server, tmp_path, caps
     assert waiting.name.endswith("-summary")
 
 
-def test_a_sync_takes_a_time_for_wandbs_start_that_is_none_as_a_sweep_does(server, tmp_path, monkeypatch):
+def test_a_sync_takes_a_time_for_wandbs_start_that_is_none_as_a_sweep_does(server, waiting, monkeypatch):
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "20s")
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
-    assert sweep(["sync", str(tmp_path)]) == 0
-    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+    assert sweep(["sync", str(waiting)]) == 0
+    check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
 
 
-def test_a_sync_writes_to_no_link_beside_its_runs(server, tmp_path):
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path / "run")]) == 0
+def test_a_sync_writes_to_no_link_beside_its_runs(server, waiting, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    (tmp_path / "run" / "wandb" / f"debug-cli.{getpass.getuser()}.log").symlink_to(elsewhere)
-    assert sweep(["sync", str(tmp_path / "run")]) == 0
-    check_against_records(server, tmp_path / "run", {"multilabel/dm/backbone", "summary"})
+    (waiting / "wandb" / f"debug-cli.{getpass.getuser()}.log").symlink_to(elsewhere)
+    assert sweep(["sync", str(waiting)]) == 0
+    check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
     assert not elsewhere.exists()
 
 
@@ -279,24 +286,22 @@ def test_what_wandb_cannot_read_of_the_environment_is_told_in_a_line(server, tmp
     assert "silent" in line
 
 
-def test_a_sync_of_a_log_that_was_cut_off_says_so(server, tmp_path, capsys, monkeypatch):
+def test_a_sync_of_a_log_that_was_cut_off_says_so(server, waiting, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_ASKS", 1)
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
-    (run,) = [run for run in unsynced(tmp_path) if not run.name.endswith("-summary")]
+    (run,) = [run for run in unsynced(waiting) if not run.name.endswith("-summary")]
     (log,) = run.glob("*.wandb")
     log.write_bytes(log.read_bytes()[:-300])
-    assert sweep(["sync", str(tmp_path)]) == 1
+    assert sweep(["sync", str(waiting)]) == 1
     assert f"1 of 2 runs did not arrive whole: {run.name}" in capsys.readouterr().out
-    assert unsynced(tmp_path) == [run]
+    assert unsynced(waiting) == [run]
 
 
-def test_a_sync_leaves_what_a_sweep_still_writes(server, tmp_path, capsys):
-    assert sweep([*FAST, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]) == 0
-    (run,) = [run for run in unsynced(tmp_path) if not run.name.endswith("-summary")]
-    with locked(lock_of(tmp_path, run.name.split("-", 3)[3], "offline")):
-        assert sweep(["sync", str(tmp_path)]) == 1
+def test_a_sync_leaves_what_a_sweep_still_writes(server, waiting, capsys):
+    (run,) = [run for run in unsynced(waiting) if not run.name.endswith("-summary")]
+    with locked(lock_of(waiting, run.name.split("-", 3)[3], "offline")):
+        assert sweep(["sync", str(waiting)]) == 1
     assert "1 run left out, which a sweep still writes" in capsys.readouterr().out
-    assert unsynced(tmp_path) == [run]
+    assert unsynced(waiting) == [run]
     assert {run.name for run in server.runs.values()} == {"summary"}
-    assert sweep(["sync", str(tmp_path)]) == 0
-    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
+    assert sweep(["sync", str(waiting)]) == 0
+    check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
