@@ -33,12 +33,17 @@ _OTHER_MARK = {
 MISWRITTEN = (_THOUSANDS, *_OTHER_MARK.values())
 _TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?(\s*[ap]m)?"
 _MONTH = "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|(sept?|nov|dec)(ember)?|oct(ober)?)"
+_WORD = r"[^\W\d_]{2,}"  # a month or a weekday in whatever language
 DATE = re.compile(
     r"(?i)\s*("
-    r"\d{1,4}(?P<mark>[-./])\d{1,2}(?P=mark)\d{1,4}([T\s]+\d{1,2}:\d{2}.*)?"
+    r"\d{1,4}(?P<mark>[-./])\s?\d{1,2}(?P=mark)\s?\d{1,4}([T,\s]+\d{1,2}:\d{2}.*)?"
     r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"  # 2020-01
+    r"|(0?[1-9]|1[0-2])/(19|20)\d\d"  # 01/2020
+    r"|\d{1,2}\.\s?\d{1,2}\."  # 13.02.
+    rf"|{_WORD}\.?[,\s]\s*\d{{1,2}}[-./]\d{{1,2}}[-./](19|20)\d\d([,\s]+{_TIME})?"  # Tue, 13.02.2024
     rf"|(\d{{1,4}}[-./\s]+)?{_MONTH}[-./\s]+\d{{1,4}}([-./,\s]+\d{{2,4}})?([,\s]+{_TIME})?"  # 1 Jan 2020, Jan-20
     rf"|\d{{1,2}}[-./\s]+{_MONTH}"
+    rf"|(3[01]|[12]\d|0?[1-9])[-./\s]+{_WORD}[-./\s]+(19|20)\d\d([,\s]+{_TIME})?"  # 13. Februar 2024
     rf"|{_TIME})\s*"
 )
 #: a day, or a month, which sorts as text too; a time of the day may follow
@@ -98,6 +103,8 @@ def fault_of_text(texts: pd.Series[Any], often: NDArray[np.int64] | None = None)
 #: numbers that are points in time: the form of digits, or how many of them make a second since 1970
 _STAMPS = (
     (8, "%Y%m%d", "dates written as numbers"),
+    (8, "%d%m%Y", "dates written as numbers"),
+    (8, "%m%d%Y", "dates written as numbers"),
     (12, "%Y%m%d%H%M", "times written as numbers"),
     (14, "%Y%m%d%H%M%S", "times written as numbers"),
 )
@@ -108,7 +115,8 @@ _FROM, _TO = 946_684_800, 2_051_222_400  # 2000 and 2035 in seconds since 1970
 def dates_as_numbers(seen: NDArray[np.float64]) -> str | None:
     """What numbers are that are all points in time, and not all the same one, with an example; None for quantities.
 
-    Days and times of 1900 to 2099 as YYYYMMDD, YYYYMMDDhhmm or YYYYMMDDhhmmss; 2000 to 2034 as time since 1970.
+    Days and times of 1900 to 2099 as YYYYMMDD, DDMMYYYY, MMDDYYYY, YYYYMMDDhhmm or YYYYMMDDhhmmss; 2000 to 2034 as time
+    since 1970.
     """
     if not len(seen) or seen.min() == seen.max():
         return None
@@ -116,9 +124,11 @@ def dates_as_numbers(seen: NDArray[np.float64]) -> str | None:
         if seen.min() >= _FROM * unit and seen.max() < _TO * unit:
             return f"what looks like {what}, such as {seen[0]:.0f}"
     for digits, form, what in _STAMPS:
-        least = 10 ** (digits - 4)
-        if seen.min() >= 1900 * least and seen.max() < 2100 * least and not (seen % 1).any():
-            texts = pd.Series(np.unique(seen).astype(np.int64).astype(str))
-            if pd.to_datetime(texts, format=form, errors="coerce").notna().all():
+        # of a day in front the zero is gone
+        low, high = (pd.Timestamp(day).strftime(form) for day in ("1900-01-01", "2099-12-31T23:59:59"))
+        if seen.min() >= int(low) and seen.max() <= int(high) and not (seen % 1).any():
+            texts = pd.Series(np.unique(seen).astype(np.int64).astype(str)).str.zfill(digits)
+            days = pd.to_datetime(texts, format=form, errors="coerce")
+            if days.dt.year.between(1900, 2099).all():
                 return f"{what}, such as {seen[0]:.0f}"
     return None

@@ -238,12 +238,16 @@ def test_a_single_action_is_a_warning():
 @pytest.mark.parametrize(
     ("days", "told"),
     [
-        (["20240131", "20240229", "19991231"], True),
-        (["20240131", None, "20240229"], True),
+        (["20240131", "20240229", "19991231"], "20240131"),
+        (["20240131", None, "20240229"], "20240131"),
         (["20240131", "20240230", "19991231"], False),  # no day
         (["20240131", "20240131", "20240131"], False),
         (["20240131", "20240229.5", "19991231"], False),
         (["240131", "240229", "991231"], False),
+        (["31012024", "1022024"], "31012024"),  # day first, and its zero gone
+        (["1312024", "12312023"], "1312024"),  # month first
+        (["31022024", "1022024"], False),
+        (["31012124", "1022024"], False),
     ],
 )
 def test_dates_written_as_numbers_are_a_warning(days, told):
@@ -251,8 +255,8 @@ def test_dates_written_as_numbers_are_a_warning(days, told):
         warnings.simplefilter("always")
         FeatureEncoder(missing="impute").fit(pd.DataFrame({"day": [v and float(v) for v in days]}))
     assert [str(warning.message).partition(":")[0] for warning in said] == [
-        "column 'day' holds dates written as numbers, such as 20240131"
-    ] * told
+        f"column 'day' holds dates written as numbers, such as {told}"
+    ] * bool(told)
 
 
 def test_new_categories_are_named_each_by_its_own_rows():

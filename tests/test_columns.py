@@ -167,7 +167,9 @@ def test_text_is_categories_to_the_check_of_a_log_and_to_the_encoder_alike(value
     [
         *("31.12.2024", "2024/1/5 9:00", "2020-01-02T10:05:00Z", "2020-01", "2020/12", "10:30", "9:05:59", "10:30 pm"),
         *("1 Jan 2020", "1. January 2020", "1-Jan-20", "Jan-20", "january 5, 2020", "May 2020", "2020-Feb-01", "3 sep"),
-        *("Jan 5 2020 10:30", "5 Dec 2020, 10:30:05"),
+        *("Jan 5 2020 10:30", "5 Dec 2020, 10:30:05", "13.02.2024", "13/02/2024", "13-2-24", "13.02.2024, 17:05 h"),
+        *("13. Februar 2024", "13 février 2024", "Di, 13.02.2024", "Tuesday 13/02/2024 17:05", "13.02.", "13. 2. 2024"),
+        "02/2024",
     ],
 )
 def test_dates_and_times_however_they_are_written_are_no_categories(text):
@@ -177,7 +179,25 @@ def test_dates_and_times_however_they_are_written_are_no_categories(text):
         FeatureEncoder().fit(log(age=text)[["age"]])
 
 
-@pytest.mark.parametrize("text", ["Jan", "May", "Marina 12", "Decade-90", "16:9", "21:60", "1890-1901", "A-20"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "Jan",
+            "May",
+            "Marina 12",
+            "Decade-90",
+            "16:9",
+            "21:60",
+            "1890-1901",
+            "A-20",
+            "Windows 10.0.1",
+            "1/2",
+            "30/1990",
+        ),
+        *("32 Februar 2024", "40 Main 2000", "Room 10:30"),
+    ],
+)
 def test_what_is_like_a_date_is_a_category(text):
     check_log(log(age=text), ROLES)
     FeatureEncoder().fit(log(age=text)[["age"]])

@@ -112,13 +112,16 @@ def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     assert "--value.no NUMBER --value.yes NUMBER" in told
 
 
+@pytest.mark.parametrize("day", ["2024-01-31", "31.01.2024", "31/01/2024"])
 @pytest.mark.parametrize("command", ["diagnose", "fit"])
-def test_a_column_of_dates_names_the_option_that_leaves_it_out(sales, command, capsys):
-    frame = pd.read_csv(sales / "new.csv").assign(day="2024-01-31")
+def test_a_column_of_dates_names_the_option_that_leaves_it_out(sales, command, day, capsys):
+    frame = pd.read_csv(sales / "new.csv").assign(day=day)
     frame.to_csv(sales / "dated.csv", index=False)
     call = [command, "--data", str(sales / "dated.csv"), "--action", "price", "--outcome", "bought"]
     assert main([*call, *(["--out", str(sales / "m")] if command == "fit" else [])]) == 2
-    assert "or leave it out of the features (--keep day)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"column 'day' holds dates, such as {day}: make numbers of it" in told
+    assert "or leave it out of the features (--keep day)" in told
 
 
 def test_a_diagnosis_is_text_and_a_page(sales, capsys):
