@@ -195,8 +195,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         for role, column in (("action", taken), ("outcome", seen)):
             if len(column) != n_rows:
                 raise InputError(f"{role} has {len(column)} rows, X has {n_rows}")
-        for labels in (actions, outcomes):
-            check_classes(labels, n_rows)
+        for labels, column in ((actions, taken), (outcomes, seen)):
+            check_classes(labels, int((column >= 0).sum()))
         if weight is not None:
             weight = weights_of_rows("sample_weight", weight, n_rows)
         missing = np.flatnonzero(taken < 0)

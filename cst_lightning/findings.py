@@ -331,21 +331,21 @@ def kinds_of_features(found: Diagnosis, log: pd.DataFrame, columns: Roles, names
 def continuous(found: Diagnosis) -> Iterator[Finding]:
     """Of labels of which hardly any comes twice."""
     for role, table in (("action", found.actions), ("outcome", found.outcomes)):
-        labels = table.loc[table["rows"] > 0, role]
-        if len(labels) <= CONTINUOUS * found.n_rows or isinstance(labels.iloc[0], bool | np.bool_):
+        labels, n_rows = table.loc[table["rows"] > 0, role], int(table["rows"].sum())
+        if len(labels) <= max(2, CONTINUOUS * n_rows):
             continue
         meaning = "Each of them would be a class of its own, seen once or twice."
         if isinstance(labels.iloc[0], str):
             yield Finding(
                 "warning",
-                f"The {role} holds {len(labels)} different texts in {found.n_rows} rows",
+                f"The {role} holds {len(labels)} different texts in {n_rows} rows",
                 meaning,
                 "Take another column if it is an identifier; join what means the same for what you decide.",
             )
         else:
             yield Finding(
                 "problem",
-                f"The {role} is continuous or an identifier: {len(labels)} different numbers in {found.n_rows} rows",
+                f"The {role} is continuous or an identifier: {len(labels)} different numbers in {n_rows} rows",
                 meaning,
                 "Cut it into a few classes, such as ranges of a price; take another column if it is an identifier.",
             )

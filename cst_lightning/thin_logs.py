@@ -47,14 +47,17 @@ _ALIKE: dict[Model | None, str] = {
 def check_classes(labels: Labels, n_rows: int) -> None:
     """That labels come more than once: no class can be learned from a single row.
 
+    Args:
+        n_rows: that have a label.
+
     Warns:
-        UserWarning: of text that is different in more than half of the ``n_rows`` rows.
+        UserWarning: of text that is different in more than half of the rows.
 
     Raises:
         InputError: numbers that are.
     """
     n_different = len(labels.values)
-    if n_different <= CONTINUOUS * n_rows:
+    if n_different <= max(2, CONTINUOUS * n_rows):
         return
     if not isinstance(labels.values[0], str):
         raise InputError(

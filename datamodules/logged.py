@@ -39,7 +39,7 @@ from cst_lightning.fitting import whole
 from cst_lightning.logs import read_batches, read_log
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.stacked import StackedModule
-from cst_lightning.thin_logs import warn_of_no_overlap, warn_of_rare
+from cst_lightning.thin_logs import check_classes, warn_of_no_overlap, warn_of_rare
 
 Mask = NDArray[np.bool_]
 Split = Literal["row", "group", "time"]
@@ -74,8 +74,8 @@ class LoggedDataModule(pl.LightningDataModule):
         n_rows: of the file. n_chunks: of a pass, 1 in memory.
 
     Warns:
-        UserWarning: an action has too little to learn from, or the features tell the action (not looked at where the
-            file is streamed).
+        UserWarning: an action has too little to learn from, hardly any label of text comes twice, or the features tell
+            the action (not looked at where the file is streamed).
     """
 
     actions: Labels
@@ -220,7 +220,8 @@ class LoggedDataModule(pl.LightningDataModule):
         if self.holdout and not held_out.any():
             raise self._nothing_held_out()
         train = frame[~held_out]
-        self._take_labels({role: frame[name].dropna().unique() for role, name in self._label_columns.items()})
+        labels = {role: frame[name].dropna() for role, name in self._label_columns.items()}
+        self._take_labels({role: (found.unique(), len(found)) for role, found in labels.items()})
         unseen = set(self.actions.values) - set(train[self.roles.action])
         if unseen:
             raise InputError(
@@ -362,7 +363,8 @@ class LoggedDataModule(pl.LightningDataModule):
                     f"the {len(sample)} rows that scales and categories are taken from: leave it out of the features, "
                     "or give a larger chunk_rows"
                 )
-        self._take_labels({role: tallies[name].index for role, name in self._label_columns.items()})
+        labels = {role: tallies[name] for role, name in self._label_columns.items()}
+        self._take_labels({role: (found.index, int(found["count"].sum())) for role, found in labels.items()})
         self._warn_of_rare(pairs)
         self.n_rows = n_rows
         return sample
@@ -375,8 +377,14 @@ class LoggedDataModule(pl.LightningDataModule):
         assert self.roles.outcome is not None
         return {"action": self.roles.action, "outcome": self.roles.outcome}
 
-    def _take_labels(self, values: dict[str, Any]) -> None:
-        self.actions, self.outcomes = (labels_of(role, found, str(self.path)) for role, found in values.items())
+    def _take_labels(self, values: dict[str, tuple[Any, int]]) -> None:
+        """By role the different values, and in how many rows there is one."""
+        self.actions, self.outcomes = (labels_of(role, found, str(self.path)) for role, (found, _) in values.items())
+        for labels in (self.actions, self.outcomes):
+            try:
+                check_classes(labels, values[labels.role][1])
+            except InputError as error:
+                raise InputError(f"{self.path}: {error}") from None
 
     def _pairs(self, frame: pd.DataFrame) -> pd.Series:
         """How often each outcome was seen of each action, by both."""

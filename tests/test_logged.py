@@ -6,7 +6,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from cst_lightning import DirectMethod, InputError, SelfTraining, UniformDM, fit, self_train
+from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, SelfTraining, UniformDM, fit, self_train
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.labels import pseudo_labels, with_factual
 from datamodules.logged import LoggedDataModule
@@ -421,6 +421,34 @@ def test_a_single_action_is_warned_of(path, chunk_rows):
     frame().assign(price=9.9).to_parquet(path)
     with pytest.warns(UserWarning, match=r"action is 9\.9 in every row: nothing can be said of another one"):
         module(path, chunk_rows=chunk_rows).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+@pytest.mark.parametrize(("role", "name"), [("action", "price"), ("outcome", "bought")])
+def test_labels_that_hardly_come_twice_are_told_as_by_the_estimator(path, role, name, chunk_rows):
+    settings = {"features": ["age"], "holdout": 0, "chunk_rows": chunk_rows}
+    frame().assign(**{name: np.arange(N) / 7}).to_parquet(path)
+    said = f"log.parquet: Unknown label type: {role} holds 200 different numbers in 200 rows, so it is continuous or"
+    with pytest.raises(InputError, match=said):
+        module(path, **settings).setup()
+    frame().assign(**{name: [f"c{row}" for row in range(N)]}).to_parquet(path)
+    with pytest.warns(UserWarning, match=f"{role} holds 200 different texts in 200 rows: each is a class of its own"):
+        module(path, **settings).setup()
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 60])
+def test_only_rows_with_an_outcome_say_whether_it_is_continuous(path, chunk_rows):
+    log = frame()
+    log["bought"] = pd.Series(np.arange(N) / 7).where(log.index < 60)
+    log.to_parquet(path)
+    with pytest.raises(InputError, match="outcome holds 60 different numbers in 60 rows"):
+        module(path, chunk_rows=chunk_rows).setup()
+    with pytest.raises(InputError, match="outcome holds 60 different numbers in 60 rows"):
+        CounterfactualClassifier().fit(log[["age"]], log["price"], log["bought"])
+    log["bought"] = pd.Series(np.arange(N) % 2 / 1.0).where(log.index < 3)
+    log.to_parquet(path)
+    with pytest.warns(UserWarning, match="fewer than 5 observed outcomes"):  # two classes, however few rows
+        module(path, chunk_rows=chunk_rows, holdout=0).setup()
 
 
 def test_a_value_outside_the_sample_of_a_stream_is_named(path):
