@@ -20,7 +20,7 @@ from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import FeatureEncoder, Labels, shown_list
 from cst_lightning.errors import InputError, unknown_name, warn
-from cst_lightning.estimators import learner
+from cst_lightning.estimators import check_searches, learner
 from cst_lightning.feedback import Feedback, weights_of_rows
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.frames import as_frame
@@ -248,6 +248,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             if self.backbone not in (None, "s_learner", "t_learner"):
                 raise InputError(f"backbone={self.backbone!r} with a base: allowed are s_learner and t_learner")
             part: type[StackedModule] = learner(self.base, per_action=self.backbone == "t_learner", soft=method.soft)
+            if self.method != "backbone":
+                check_searches(self.base)
         elif self.backbone in ("s_learner", "t_learner"):
             raise InputError(f"backbone={self.backbone!r} needs base=, a scikit-learn classifier")
         elif isinstance(self.backbone, type) and issubclass(self.backbone, StackedModule):

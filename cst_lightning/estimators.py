@@ -89,7 +89,8 @@ class EstimatorBackbone(StackedModule):
         """A new scikit-learn classifier.
 
         A search, alone or as the last step of a pipeline, is made on observed rows and never on pseudo-labels; one
-        whose ``cv`` is None gets stratified folds, five or as many as the rarest outcome has rows.
+        whose ``cv`` is None gets stratified folds, five or as many as the rarest outcome has rows. One anywhere else,
+        such as in a ``VotingClassifier``, is made as scikit-learn does, and cannot be trained on pseudo-labels.
         """
         raise NotImplementedError(f"{type(self).__name__} must define make_estimator")
 
@@ -215,7 +216,9 @@ class EstimatorBackbone(StackedModule):
         """An estimator with the teacher's settings, not yet fitted; None where there is none to take over."""
         if self._teacher is None or not isinstance(self._teacher[0], EstimatorBackbone):
             return None
-        return clone(_found(self._teacher[0].fitted[place][number]))
+        settled = clone(_found(self._teacher[0].fitted[place][number]))
+        check_searches(settled)
+        return settled
 
     def _logits_of(self, models: list[Any], x: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[N, K, m-1]``."""
@@ -317,6 +320,25 @@ def _search_in(estimator: Any) -> Any:
     while isinstance(estimator, Pipeline):
         estimator = estimator.steps[-1][1]
     return estimator if isinstance(estimator, BaseSearchCV) else None
+
+
+def check_searches(estimator: Any) -> None:
+    """Of every search in an estimator that is to learn from pseudo-labels, the settings found can be handed on.
+
+    Raises:
+        InputError: one stands in another estimator than a pipeline or a search, which may make it several times over.
+    """
+    reached, inner = [], estimator
+    while (search := _search_in(inner)) is not None:
+        reached.append(search)
+        inner = search.estimator
+    for name, value in estimator.get_params().items():
+        if isinstance(value, BaseSearchCV) and not any(value is search for search in reached):
+            search, outer = type(value).__name__, type(estimator).__name__
+            raise InputError(
+                f"{outer} has a {search} inside ({name}), which would be made again on pseudo-labels: put it around, "
+                f"as in {search}({outer}(...), {{'{name}__...': [...]}}), or take method='backbone'"
+            )
 
 
 def _found(model: Any) -> Any:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.feature_selection import SelectKBest, f_classif
+from sklearn.feature_selection import SelectFromModel, SelectKBest, f_classif
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV, StratifiedKFold
 from sklearn.model_selection._search import BaseSearchCV
@@ -326,3 +327,50 @@ def test_a_search_without_folds_of_its_own_gets_stratified_ones(backbone):
         assert isinstance(folds, StratifiedKFold)
         assert folds.get_n_splits() == 5
     assert base.cv is None
+
+
+def grid():
+    return GridSearchCV(LogisticRegression(), {"C": [0.01, 1]}, cv=2)
+
+
+@pytest.mark.parametrize(
+    ("base", "outer", "name"),
+    [
+        (VotingClassifier([("one", grid()), ("other", GaussianNB())], voting="soft"), "VotingClassifier", "one"),
+        (StackingClassifier([("one", grid())]), "StackingClassifier", "one"),
+        (StackingClassifier([("one", GaussianNB())], grid()), "StackingClassifier", "final_estimator"),
+        (CalibratedClassifierCV(grid(), cv=2), "CalibratedClassifierCV", "estimator"),
+        (CalibratedClassifierCV(make_pipeline(StandardScaler(), grid())), "CalibratedClassifierCV", "estimator__grid"),
+        (make_pipeline(SelectFromModel(grid()), LogisticRegression()), "Pipeline", "selectfrommodel__est"),
+        (GridSearchCV(BaggingClassifier(grid()), {"n_estimators": [2]}), "GridSearchCV", "estimator__estimator"),
+    ],
+)
+def test_a_search_whose_settings_cannot_be_handed_on_trains_no_student(base, outer, name):
+    said = rf"^{outer} has a GridSearchCV inside \({name}.*\), .*: put it around, as in"
+    for method in ("pl", "pl_soft"):
+        with pytest.raises(InputError, match=said):
+            CounterfactualClassifier(method=method, base=base).check_options()
+    CounterfactualClassifier(method="backbone", base=base).check_options()
+
+
+def test_a_search_inside_is_scikit_learns_own_without_a_student():
+    x, action, outcome = make_log(n=240)
+    base = VotingClassifier([("one", grid()), ("other", GaussianNB())], voting="soft")
+    settings = {"base": base, "n_models": 1, "missing": "impute", "random_state": 0}
+    p = CounterfactualClassifier(method="backbone", **settings).fit(x, action, outcome).predict_proba(x)
+    assert np.allclose(p.sum(-1), 1)
+
+
+class Searching(EstimatorBackbone):
+    """Of one's own, with a search inside of another classifier."""
+
+    name = "searching"
+
+    def make_estimator(self, seed):
+        return VotingClassifier([("one", grid())], voting="soft")
+
+
+def test_a_backbone_of_ones_own_makes_no_search_on_pseudo_labels():
+    x, action, outcome = make_log(n=240)
+    with pytest.raises(InputError, match=r"^VotingClassifier has a GridSearchCV inside \(one\)"):
+        CounterfactualClassifier(Searching, n_models=1, missing="impute", max_epochs=3).fit(x, action, outcome)
