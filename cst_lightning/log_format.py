@@ -8,13 +8,13 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from cst_lightning.errors import InputError
-from cst_lightning.text_faults import decimal_mark
+from cst_lightning.text_faults import decimal_mark, is_doubtful
 
 _SUFFIXES = {
     ".csv": "csv",
@@ -40,13 +40,26 @@ class Format:
     decimal: str = "."
     encoding: str = "utf-8"
     skip: int = 0  # lines before the header: empty ones, and a spreadsheet's hint of the delimiter
+    bom: bool = False  # whether a byte-order mark of UTF-8 comes first
+    shows_decimal: bool = False  # whether a number has the decimal sign
+    #: where all that have it may have it between their thousands: place of a column, data row and text of its first one
+    doubtful: tuple[tuple[int, int, str], ...] = ()
 
     def __str__(self) -> str:
         """In words, to tell a person what was found."""
         if self.kind != "csv":
             return {"parquet": "Parquet", "ipc": "Arrow"}[self.kind]
         name = _DELIMITERS.get(self.delimiter, repr(self.delimiter))
-        return f"CSV, columns by {name}, decimal {'comma' if self.decimal == ',' else 'point'}, {self.encoding}"
+        decimal, bom = "comma" if self.decimal == "," else "point", " with BOM" if self.bom else ""
+        return f"CSV, columns by {name}, decimal {decimal}, {self.encoding}{bom}"
+
+    def of_answers(self) -> Format:
+        """That of a CSV file to open with the program that wrote this one: always UTF-8, and spreadsheets see it."""
+        if self.kind != "csv":
+            return Format("csv")
+        # where a spreadsheet cuts columns by semicolons, the comma is its decimal sign
+        decimal = "," if self.delimiter == ";" and not self.shows_decimal else self.decimal
+        return Format("csv", self.delimiter, decimal, bom=self.bom or self.encoding not in ("utf-8", "ascii"))
 
 
 def find_format(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Format:
@@ -101,7 +114,8 @@ def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
         delimiter = _find_delimiter(lines[:_SAMPLE_LINES])
     elif len(delimiter) != 1:
         raise InputError(f"delimiter={delimiter!r}: allowed is one character")
-    return Format("csv", delimiter, "." if delimiter == "," else _find_decimal(lines[1:], delimiter), codec, skip)
+    form = Format("csv", delimiter, ".", codec, skip, bom=sample.startswith(codecs.BOM_UTF8))
+    return form if delimiter == "," else _with_decimal(form, lines[1:])
 
 
 def decode(sample: bytes, path: Path, codec: str) -> str:
@@ -135,6 +149,13 @@ def _find_delimiter(lines: Sequence[str]) -> str:
     return max(_DELIMITERS, key=fit)
 
 
-def _find_decimal(lines: Sequence[str], delimiter: str) -> str:
-    """The decimal mark of most of the cells that show one."""
-    return decimal_mark(Counter(cell for row in csv.reader(lines, delimiter=delimiter) for cell in row))
+def _with_decimal(form: Format, lines: Sequence[str]) -> Format:
+    """With the decimal mark of most of the cells that show one."""
+    rows = list(csv.reader(lines, delimiter=form.delimiter))
+    found = decimal_mark(Counter(cell for row in rows for cell in row))
+    doubtful: dict[int, tuple[int, int, str]] = {}
+    for number, row in enumerate(rows if found.is_doubtful else (), 1):
+        for place, cell in enumerate(row):
+            if is_doubtful(cell, found.mark):
+                doubtful.setdefault(place, (place, number, cell.strip()))
+    return replace(form, decimal=found.mark, shows_decimal=found.is_shown, doubtful=tuple(doubtful.values()))

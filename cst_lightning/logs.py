@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 
 from cst_lightning.columns import Roles, check_log, check_names
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, warn
 from cst_lightning.log_format import SAMPLE_BYTES, Format, data_files, decode, find_format, not_text
 
 _BLOCK_BYTES = 1 << 22  # of a CSV file in memory at a time
@@ -47,11 +47,15 @@ def read_log(
 
     Raises:
         InputError: the file or a column cannot be used (see ``columns.check_log``).
+
+    Warns:
+        UserWarning: all numbers with a mark look like 5.637, which may be five or five thousand.
     """
     path, is_log, roles = Path(path), _is_log(columns), columns or Roles()
     if rows is not None and rows < 1:
         raise InputError(f"rows={rows}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
+    _warn_of_thousands(path, form, roles)
     read = _read_csv if form.kind == "csv" else _read_dataset
     table = read(path, form, roles, rows)
     frame = _to_frame(_without_empty_end(table) if is_log else table, path)
@@ -92,6 +96,7 @@ def read_batches(
     if rows_per_batch < 1:
         raise InputError(f"rows_per_batch={rows_per_batch}: allowed is from 1")
     form = find_format(path, encoding, delimiter)
+    _warn_of_thousands(path, form, columns)
     if form.kind == "csv":
         batches = _csv_batches(path, form, columns)
     else:
@@ -139,6 +144,25 @@ def _csv_names(path: Path, form: Format) -> list[str]:
     if all(re.fullmatch(r"[+-]?[\d.,]+", name) for name in names):
         raise InputError(f"{path}: the first line is {', '.join(names[:5])}: it must name the columns")
     return names
+
+
+def _warn_of_thousands(path: Path, form: Format, columns: Roles) -> None:
+    """Of numbers such as 5.637 where nothing in the file says whether it is five or five thousand."""
+    if not form.doubtful:
+        return
+    names = _csv_names(path, form)
+    used = set(columns.used(names)) - set(columns.categorical)
+    found = sorted(
+        (place, row, text) for place, row, text in form.doubtful if names[place : place + 1] and names[place] in used
+    )
+    if not found:
+        return
+    place, row, text = found[0]
+    others = f" (and {', '.join(repr(names[other]) for other, _, _ in found[1:4])} alike)" if found[1:] else ""
+    warn(
+        f"{path}: column {names[place]!r} holds {text!r} in data row {row}{others}, read as {text.replace(',', '.')}, "
+        f"and no number of the file says that it is not {re.sub('[.,]', '', text)}: if so, write that, without a mark"
+    )
 
 
 def _read_csv(path: Path, form: Format, columns: Roles, rows: int | None) -> pa.Table:

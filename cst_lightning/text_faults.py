@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,17 +51,31 @@ DATE = re.compile(
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}.*)?)?\s*")
 
 
-def decimal_mark(often: Mapping[str, int]) -> str:
+@dataclass(frozen=True)
+class Mark:
+    """A decimal mark, whether any number shows it, and whether all that do could have it between their thousands."""
+
+    mark: str
+    is_shown: bool
+    is_doubtful: bool
+
+
+def decimal_mark(often: Mapping[str, int]) -> Mark:
     """The decimal mark of most of the texts that show one, by how often each stands; a point where they say nothing."""
     sure, either = {",": 0, ".": 0}, {",": 0, ".": 0}
     for text, rows in often.items():
         for mark in _MARKS:
-            if _EITHER[mark].fullmatch(text):
+            if is_doubtful(text, mark):
                 either[mark] += rows
             elif _SURE[mark].fullmatch(text):
                 sure[mark] += rows
     votes = sure if any(sure.values()) else either
-    return "," if votes[","] > votes["."] else "."
+    return Mark("," if votes[","] > votes["."] else ".", any(votes.values()), votes is either and any(either.values()))
+
+
+def is_doubtful(text: str, mark: str) -> bool:
+    """Whether a number, such as 5.637, may have a decimal ``mark`` or the same sign between its thousands."""
+    return _EITHER[mark].fullmatch(text) is not None
 
 
 def fault_of_text(texts: pd.Series[Any], often: NDArray[np.int64] | None = None) -> tuple[str, int] | None:
@@ -81,7 +96,7 @@ def fault_of_text(texts: pd.Series[Any], often: NDArray[np.int64] | None = None)
         return None
     if rows[dated].sum() >= enough:
         return "dates", int(dated.argmax())
-    mark = decimal_mark(pd.Series(rows).groupby(texts.to_numpy()).sum().to_dict())
+    mark = decimal_mark(pd.Series(rows).groupby(texts.to_numpy()).sum().to_dict()).mark
     plain = texts if mark == "." else texts.mask(texts.str.contains(".", regex=False)).str.replace(",", ".")
     number = pd.to_numeric(plain, errors="coerce").notna().to_numpy()
     meant = rows[number | written].sum() >= enough

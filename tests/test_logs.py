@@ -76,6 +76,8 @@ def test_a_log_is_read_alike_however_it_is_written(tmp_path, name):
 def test_what_was_found_is_told(tmp_path):
     WRITTEN["semicolon.csv"](tmp_path / "a.csv")
     assert read_log(tmp_path / "a.csv").attrs["format"] == "CSV, columns by semicolon, decimal comma, utf-8"
+    frame().to_csv(tmp_path / "b.csv", index=False, encoding="utf-8-sig")
+    assert read_log(tmp_path / "b.csv").attrs["format"] == "CSV, columns by comma, decimal point, utf-8 with BOM"
     WRITTEN["log.parquet"](tmp_path / "a.parquet")
     assert read_log(tmp_path / "a.parquet").attrs["format"] == "Parquet"
 
@@ -207,6 +209,39 @@ def test_points_between_the_thousands_alone_are_no_decimal_points(tmp_path):
         InputError, match=r"column 'km' holds '1\.637' in data row 1, a number written as text, with a p"
     ):
         read_log(put(tmp_path, "age;km;price;bought\n" + "\n".join(rows)), columns=ROLES)
+
+
+def doubtful(km, sep=";", age=str):
+    rows = [f"{age(20 + i)}{sep}{km(i)}{sep}{'low' if i % 2 else 'high'}{sep}{i % 3 % 2}" for i in range(40)]
+    return sep.join(["age", "km", "price", "bought"]) + "\n" + "\n".join(rows)
+
+
+@pytest.mark.parametrize("sep", [";", "\t"])
+@pytest.mark.parametrize("mark", [".", ","])
+def test_numbers_that_may_be_thousands_or_decimals_are_warned_of(tmp_path, sep, mark):
+    path = put(tmp_path, doubtful(lambda i: 950 if i < 2 else f"{i}{mark}637", sep))
+    said = (
+        rf"log\.csv: column 'km' holds '2{mark}637' in data row 3, read as 2\.637, .* not 2637: if so, write that"
+    )
+    with pytest.warns(UserWarning, match=said):
+        assert read_log(path, columns=ROLES)["km"].tolist()[2] == 2.637
+    with pytest.warns(UserWarning, match=said):
+        assert pd.concat(read_batches(path, 7, columns=ROLES))["km"].tolist()[2] == 2.637
+
+
+@pytest.mark.parametrize(
+    ("content", "roles"),
+    [
+        (doubtful(lambda i: f"{i}.637", age=lambda i: f"{i}.5"), ROLES),  # the point is the decimal mark
+        (doubtful(lambda i: f"{1 + i}.637"), Roles("price", "bought", features=["age"])),  # not looked at
+        (doubtful(lambda i: f"{1 + i}.637"), Roles("price", "bought", categorical=["km"])),
+        (doubtful(lambda i: f"{1 + i}.637", ","), ROLES),  # where columns are cut by commas, none are decimal
+    ],
+)
+def test_numbers_that_are_sure_or_not_used_are_not_warned_of(tmp_path, content, roles):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_log(put(tmp_path, content), columns=roles)
 
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
