@@ -31,6 +31,7 @@ from cst_lightning.encoding import Category, Labels, written
 from cst_lightning.errors import InputError
 from cst_lightning.evaluation import calibration, check_enough, fit_of, value_not_known, value_of_recommendations
 from cst_lightning.findings import EXPLAINED
+from cst_lightning.log_format import Format, find_format
 from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
@@ -116,7 +117,7 @@ def predict(
     Args:
         model: folder that ``fit`` wrote.
         data: contexts, with the columns that the model was trained on.
-        out: CSV or Parquet file to write.
+        out: CSV or Parquet file to write; CSV with the separator and decimal sign of ``data``.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
@@ -127,7 +128,8 @@ def predict(
     frame, beside = _read(classifier, model, data, _list(keep), names, encoding)
     with _in_file(data):
         p = classifier.predict_proba(frame)
-    _write(pd.concat([beside, pd.DataFrame(p.reshape(len(p), -1), columns=names)], axis=1), out)
+    answers = pd.concat([beside, pd.DataFrame(p.reshape(len(p), -1), columns=names)], axis=1)
+    _write(answers, out, find_format(data, encoding))
 
 
 def recommend(
@@ -145,7 +147,7 @@ def recommend(
     Args:
         model: folder that ``fit`` wrote.
         data: contexts, with the columns that the model was trained on.
-        out: CSV or Parquet file to write.
+        out: CSV or Parquet file to write; CSV with the separator and decimal sign of ``data``.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price), as in
             --value.yes action --value.no 0; by default numeric outcomes are worth themselves.
         actions: those allowed; all by default.
@@ -162,7 +164,7 @@ def recommend(
         expected = classifier.expected_value(frame, worths)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
-    _write(beside.assign(action=chosen, expected_value=expected), out)
+    _write(beside.assign(action=chosen, expected_value=expected), out, find_format(data, encoding))
 
 
 def evaluate(
@@ -409,11 +411,21 @@ def _check_out(out: Path, data: Path, model: Path) -> None:
         raise InputError(f"out={out}: there is no folder {out.absolute().parent}")
 
 
-def _write(frame: pd.DataFrame, out: Path) -> None:
+def _write(frame: pd.DataFrame, out: Path, of_data: Format) -> None:
+    """Answers to a file; a CSV in the form of the contexts', which whoever wrote those can open."""
     temporary = out.with_name(f".{out.name}.new")
     if out.suffix == ".csv":
-        frame.map(csv_value).rename(columns=csv_value).to_csv(temporary, index=False)
+        form = of_data.of_answers()
+        frame.map(csv_value).rename(columns=csv_value).to_csv(
+            temporary,
+            index=False,
+            sep=form.delimiter,
+            decimal=form.decimal,
+            encoding="utf-8-sig" if form.bom else "utf-8",
+        )
+        said = f" ({form})"
     else:
         frame.to_parquet(temporary, index=False)
+        said = ""
     temporary.replace(out)
-    print(f"{counted(len(frame), 'row')}: {out}")
+    print(f"{counted(len(frame), 'row')}: {out}{said}")

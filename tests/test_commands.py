@@ -60,6 +60,42 @@ def test_predictions_are_a_probability_for_each_outcome_and_action(sales, capsys
     assert pd.read_parquet(sales / "predictions.parquet")["row"].tolist() == list(range(1, 101))
 
 
+@pytest.mark.parametrize(
+    ("written", "ages", "read", "said"),
+    [
+        ({"sep": ";", "decimal": ","}, 40.5, {"sep": ";", "decimal": ","}, "semicolon, decimal comma, utf-8"),
+        (
+            {"sep": ";", "decimal": ",", "encoding": "utf-8-sig"},
+            40.5,
+            {"sep": ";", "decimal": ","},
+            "semicolon, decimal comma, utf-8 with BOM",
+        ),
+        ({"sep": "\t", "encoding": "utf-16"}, 40.5, {"sep": "\t"}, "tab, decimal point, utf-8 with BOM"),
+        ({"sep": ";"}, 40.5, {"sep": ";"}, "semicolon, decimal point, utf-8"),
+        # nothing in the file shows its decimal sign
+        ({"sep": ";"}, 40, {"sep": ";", "decimal": ","}, "semicolon, decimal comma, utf-8"),
+        ({}, 40.5, {}, "comma, decimal point, utf-8"),
+    ],
+)
+def test_answers_are_written_as_the_contexts_are(sales, tmp_path, capsys, written, ages, read, said):
+    new = pd.read_csv(sales / "new.csv")[["town"]].assign(age=ages)
+    new.to_csv(tmp_path / "in.csv", index=False, **written)
+    call = ["--model", str(sales / "model"), "--data", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.csv")]
+    call += ["--keep", "age", "--encoding", written.get("encoding", "utf-8").removesuffix("-sig")]
+    for command, names in (
+        (["predict"], [f"p({sale} | {price})" for price in (9.5, 14.5, 19.5) for sale in ("no", "yes")]),
+        (["recommend", "--value.yes", "action", "--value.no", "0"], ["action", "expected_value"]),
+    ):
+        assert main([*command, *call]) == 0
+        assert capsys.readouterr().out == f"100 rows: {tmp_path / 'out.csv'} (CSV, columns by {said})\n"
+        assert (tmp_path / "out.csv").read_bytes().startswith(b"\xef\xbb\xbf") == ("BOM" in said)
+        got = pd.read_csv(tmp_path / "out.csv", **read, encoding="utf-8-sig")
+        assert got.columns.tolist() == ["age", *names]
+        assert got.dtypes.map(pd.api.types.is_numeric_dtype).all()
+        assert set(got["age"]) == {ages}
+    assert set(got["action"]) <= {9.5, 14.5, 19.5}
+
+
 def test_recommendations_are_of_the_actions_allowed(sales):
     out = sales / "actions.csv"
     call = ["recommend", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
