@@ -34,6 +34,20 @@ class Candidate:
     score: float | None
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """NLL (nats) of the observed outcomes held out.
+
+    Attributes:
+        nll: of the models' average. constant: of each action's shares in the rows trained on, averaged likewise.
+        error: standard error of their difference.
+    """
+
+    nll: float
+    constant: float
+    error: float
+
+
 def folds(log: Feedback, n_models: int, random: np.random.RandomState) -> tuple[Feedback, Feedback]:
     """Rows to train on and rows held out, ``[n_models, ...]``, each with the actions and outcomes of the whole.
 
@@ -107,6 +121,32 @@ def overlap_of(part: type[StackedModule], rule: str | None, log: Feedback, proto
     return inverse_propensity_weights(log, propensity, protocol.propensity_floor)[1]
 
 
+def held_out_nll(module: StackedModule, train: Feedback, rows: Feedback) -> HeldOut:
+    """How well a model predicts the ``rows`` that it held out, beside what needs no features.
+
+    Args:
+        module: one replicate a model, each trained on its own rows of ``train``.
+    """
+    # one more of each, as for a constant anywhere here
+    counts = torch.ones(len(train.x), train.n_actions, train.n_outcomes, dtype=torch.float64)
+    model = torch.arange(len(train.x))[:, None]
+    at = (model.expand_as(train.action), train.action, train.outcome.clamp(min=0))
+    counts.index_put_(at, train.counted.double(), accumulate=True)
+    shares = (counts / counts.sum(-1, keepdim=True)).log()
+    action, outcome, weight = rows.action, rows.outcome.clamp(min=0), rows.counted.double()
+
+    def mean(value: torch.Tensor) -> float:
+        return float(((value * weight).sum(1) / weight.sum(1)).nanmean())
+
+    log_p = log_probs(module.logits(rows.x).cpu().double())
+    loss, constant = -log_p[model, torch.arange(rows.n_rows), action, outcome], -shares[model, action, outcome]
+    saved = float(ambiguity(module, rows, len(rows.x))[0, 0])
+    of_shares = float((_divergence(shares, 0)[action] * weight).sum() / weight.sum())
+    gain = loss - constant
+    error = (weight * (gain - mean(gain))).square().sum().sqrt() / weight.sum()
+    return HeldOut(mean(loss) - saved, mean(constant) - of_shares, float(error))
+
+
 def _choose(rule: str, modules: Sequence[StackedModule], data: LogDataModule) -> tuple[int, NDArray[np.float64]]:
     """The candidate to keep, and the score of each: the mean over the models, each on the rows that it held out."""
     named = get_rule("observed_nll" if rule == AUTO else rule)
@@ -153,8 +193,13 @@ def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArr
     )
     logits = module.logits(x.repeat_interleave(n_models, 0)).cpu().double()
     log_p = log_probs(logits).view(n_logs, n_models, module.n_variants, *logits.shape[1:3], -1)
-    average = torch.logsumexp(log_p, 1, keepdim=True) - math.log(n_models)
-    divergence = (average.exp() * (average - log_p)).sum(-1).mean(1)  # [S, W, N, K]
+    divergence = _divergence(log_p, 1)  # [S, W, N, K]
     taken = divergence.gather(-1, action[:, None, :, None].expand(*divergence.shape[:3], 1))[..., 0]
     saved = (taken * counted[:, None]).sum(-1) / counted.sum(-1, keepdim=True)
     return np.asarray(saved.nan_to_num(nan=0.0))  # of a replicate that failed, which no rule chooses
+
+
+def _divergence(log_p: torch.Tensor, models: int) -> torch.Tensor:
+    """Mean over the axis ``models`` of KL(average || model); outcomes are the last axis."""
+    average = torch.logsumexp(log_p, models, keepdim=True) - math.log(log_p.shape[models])
+    return (average.exp() * (average - log_p)).sum(-1).mean(models)

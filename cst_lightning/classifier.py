@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cst_lightning.candidates import AUTO, N_FOLDS, folds, overlap_of, train_candidates
+from cst_lightning.candidates import AUTO, N_FOLDS, HeldOut, folds, held_out_nll, overlap_of, train_candidates
 from cst_lightning.catalogue import backbones, get_method
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import FeatureEncoder, Labels, shown_list
@@ -80,6 +80,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         method_: the method that was chosen.
         cvat_weight_: its CVAT weight, or None.
         candidates_: all that was tried, with scores.
+        held_out_: ``HeldOut``: NLL of the observed outcomes that each model held out (and was stopped by), and of a
+            constant; None in models of older versions.
         overlap_: ``Overlap`` of the whole log's weights ``1 / pi`` (its own or estimated on it), where the backbone or
             the rule divides by propensities: rows clipped at ``propensity_floor``, effective sample size, largest
             weight; else None.
@@ -168,6 +170,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 f"training diverged (learning_rate={self.learning_rate}): its loss turned infinite; lower the "
                 "learning rate, or look for huge values among the features"
             )
+        self.held_out_: HeldOut | None = held_out_nll(self.module_, train, held_out)
         self.overlap_ = overlap_of(part, rule, log, protocol)
         self.actions_, self.classes_ = actions.array(), outcomes.array()
         self.action_labels_, self.outcome_labels_ = actions, outcomes

@@ -29,7 +29,14 @@ from cst_lightning.cross_fitting import explained_share, feature_matrix, held_ou
 from cst_lightning.diagnosis import compared_roles, diagnose
 from cst_lightning.encoding import Category, Labels, written
 from cst_lightning.errors import InputError
-from cst_lightning.evaluation import calibration, check_enough, fit_of, value_not_known, value_of_recommendations
+from cst_lightning.evaluation import (
+    beside_constant,
+    calibration,
+    check_enough,
+    fit_of,
+    value_not_known,
+    value_of_recommendations,
+)
 from cst_lightning.findings import EXPLAINED
 from cst_lightning.log_format import Format, find_format
 from cst_lightning.logs import column_names, read_log
@@ -91,6 +98,8 @@ def fit(
         score = "not scored" if candidate.score is None else f"{candidate.score:.4f}"
         taken = (candidate.method, candidate.cvat_weight) == (classifier.method_, classifier.cvat_weight_)
         print(f"  {score}  {candidate.method}{weight}{'   <- kept' if taken else ''}")
+    assert classifier.held_out_ is not None
+    print(beside_constant(classifier.held_out_))
     if classifier.overlap_ is not None:
         given = "" if roles.propensity else ", estimated on the whole log"
         print(

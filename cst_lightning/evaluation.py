@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from cst_lightning.candidates import HeldOut
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import Label, shown_list
@@ -16,7 +17,20 @@ from cst_lightning.errors import InputError
 from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.recommending import allowed_actions, worth
 
+_SURE = 2  # standard errors, above which a gain is one
 _BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
+
+
+def beside_constant(found: HeldOut) -> str:
+    """NLL of the rows held out in training, beside a constant's, and whether the features tell anything."""
+    lines = [
+        f"NLL of the held-out observed outcomes: {found.nll:.4f}",
+        f"  of a constant, each action's shares in the rows trained on: {found.constant:.4f}",
+        f"  the model less the constant: {found.nll - found.constant:.4f} ± {found.error:.4f}",
+    ]
+    if found.constant - found.nll <= _SURE * found.error:
+        lines.append("  no clear gain: the features may tell nothing of the outcome, or the rows are too few")
+    return "\n".join(lines)
 
 
 def fit_of(

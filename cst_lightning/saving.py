@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sklearn.utils.validation import check_is_fitted
 
-from cst_lightning.candidates import Candidate
+from cst_lightning.candidates import Candidate, HeldOut
 from cst_lightning.encoding import FeatureEncoder, Labels
 from cst_lightning.errors import InputError
 from cst_lightning.estimators import EstimatorBackbone, learner
@@ -109,12 +109,13 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         classifier.action_labels_ = Labels("action", tuple(kept["actions"]))
         classifier.outcome_labels_ = Labels("outcome", tuple(kept["outcomes"]))
         classifier.actions_, classifier.classes_ = classifier.action_labels_.array(), classifier.outcome_labels_.array()
-        counts = kept.get("outcome_counts")  # models of older versions have none, nor an overlap
+        counts = kept.get("outcome_counts")  # models of older versions have none, nor what follows them
         classifier.outcome_counts_ = None if counts is None else np.array(counts, np.int64)
         classifier.encoder_ = FeatureEncoder.from_dict(kept["encoder"])
         classifier.candidates_ = [Candidate(**candidate) for candidate in kept["candidates"]]
         classifier.method_, classifier.cvat_weight_ = kept["method"], kept["cvat_weight"]
-        overlap = kept.get("overlap")
+        held_out, overlap = kept.get("held_out"), kept.get("overlap")
+        classifier.held_out_ = None if held_out is None else HeldOut(**held_out)
         classifier.overlap_ = None if overlap is None else Overlap(**overlap)
         classifier.n_features_in_ = kept["n_features_in"]
         if kept["feature_names_in"] is not None:
@@ -151,6 +152,7 @@ def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:
         "candidates": [asdict(candidate) for candidate in classifier.candidates_],
         "method": classifier.method_,
         "cvat_weight": classifier.cvat_weight_,
+        "held_out": None if classifier.held_out_ is None else asdict(classifier.held_out_),
         "overlap": None if classifier.overlap_ is None else asdict(classifier.overlap_),
         "n_features_in": classifier.n_features_in_,
         "feature_names_in": None if names is None else list(names),

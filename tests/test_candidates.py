@@ -148,3 +148,28 @@ def test_weights_by_propensity_say_how_far_the_log_bears_them(options, weighs, t
         assert one.overlap_.n_clipped == [1]
         assert one.overlap_.largest_weight[0] == pytest.approx(1 / model.propensity_floor)
         assert 0 < one.overlap_.effective_sample_size[0] < 0.5
+
+
+def test_a_constant_is_as_good_as_itself_on_the_rows_held_out():
+    x, action, outcome = make_log(n=200, m=3)
+    outcome = np.where(np.arange(200) % 7 == 0, None, outcome)
+    weight = np.random.default_rng(0).random(200)
+    model = CounterfactualClassifier("constant", "backbone", missing="impute", random_state=0)
+    for counted in (None, weight):
+        found = model.fit(x, action, outcome, sample_weight=counted).held_out_
+        assert found.nll == pytest.approx(found.constant, abs=1e-6)
+        assert found.error == pytest.approx(0, abs=1e-6)
+    assert model.candidates_[0].score == pytest.approx(found.nll, abs=1e-6)
+
+
+def test_what_the_features_tell_is_seen_on_the_rows_held_out(tmp_path):
+    x, action, outcome = make_log(n=600)
+    outcome = np.where(x["age"] > 40, "left", "one")
+    told = CounterfactualClassifier("s_logistic", "backbone", random_state=0).fit(x, action, outcome)
+    found = told.held_out_
+    assert found.nll < found.constant / 2
+    assert found.constant == pytest.approx(np.log(2), abs=0.03)
+    assert 0 < found.error < 0.1
+    assert found.nll == pytest.approx(told.candidates_[0].score, abs=1e-6)  # what the choice is made by
+    told.save(tmp_path / "model")
+    assert CounterfactualClassifier.load(tmp_path / "model").held_out_ == found

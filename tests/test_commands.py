@@ -60,6 +60,23 @@ def test_predictions_are_a_probability_for_each_outcome_and_action(sales, capsys
     assert pd.read_parquet(sales / "predictions.parquet")["row"].tolist() == list(range(1, 101))
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_fit_says_whether_the_features_tell_more_than_a_constant(sales, tmp_path, tells, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    if not tells:
+        log["bought"] = np.where(np.random.default_rng(1).random(len(log)) < 0.5, "yes", "no")
+    log.to_csv(tmp_path / "log.csv", index=False)
+    call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought"]
+    call += ["--out", str(tmp_path / "m"), "--keep", "customer", "--backbone", "s_logistic", "--random_state", "0"]
+    assert main([*call, "--method", "backbone"]) == 0
+    text = capsys.readouterr().out
+    kept, nll = re.search(r"(\S+)  backbone   <- kept\nNLL of the held-out observed outcomes: (\S+)\n", text).groups()
+    assert nll == kept
+    constant = float(re.search(r"of a constant, each action's shares in the rows trained on: (\S+)\n", text)[1])
+    assert f"the model less the constant: {float(nll) - constant:.4f}"[:-1] in text
+    assert ("no clear gain: the features may tell nothing" in text) == (not tells)
+
+
 @pytest.mark.parametrize(
     ("written", "ages", "read", "said"),
     [

@@ -220,9 +220,7 @@ def doubtful(km, sep=";", age=str):
 @pytest.mark.parametrize("mark", [".", ","])
 def test_numbers_that_may_be_thousands_or_decimals_are_warned_of(tmp_path, sep, mark):
     path = put(tmp_path, doubtful(lambda i: 950 if i < 2 else f"{i}{mark}637", sep))
-    said = (
-        rf"log\.csv: column 'km' holds '2{mark}637' in data row 3, read as 2\.637, .* not 2637: if so, write that"
-    )
+    said = rf"log\.csv: column 'km' holds '2{mark}637' in data row 3, read as 2\.637, .* not 2637: if so, write that"
     with pytest.warns(UserWarning, match=said):
         assert read_log(path, columns=ROLES)["km"].tolist()[2] == 2.637
     with pytest.warns(UserWarning, match=said):
