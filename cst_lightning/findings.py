@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -158,19 +158,22 @@ def spellings(log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterat
     """Of actions, outcomes and categories that differ only in blanks or in upper and lower case."""
     roles = {columns.action: "the action", columns.outcome: "the outcome"}
     for column in (columns.action, columns.outcome, *names):
-        if isinstance(log[column].dtype, pd.CategoricalDtype) or kind_of(log[column]) in ("text", "mixed"):
-            labels = pd.Series([label for label in log[column].unique() if isinstance(label, str)], dtype=object)
-            alike = labels.groupby(labels.map(lambda label: " ".join(label.casefold().split()))).agg(list)
-            alike = alike[alike.map(len) > 1]
-            if len(alike):
-                listed = [" and ".join(map(repr, sorted(group))) for group in alike]
-                yield Finding(
-                    "warning",
-                    f"Values of {roles.get(column, 'column')} {column!r} differ only in blanks or upper and lower "
-                    f"case: {first_few(listed)}",
-                    "Each spelling counts as a value of its own, and what is learned of one is not known of another.",
-                    "Write each value in one way, unless they are meant to be different.",
-                )
+        is_text = isinstance(log[column].dtype, pd.CategoricalDtype) or kind_of(log[column]) in ("text", "mixed")
+        if is_text and (listed := spelt_alike(log[column].unique())):
+            yield Finding(
+                "warning",
+                f"Values of {roles.get(column, 'column')} {column!r} differ only in blanks or upper and lower "
+                f"case: {first_few(listed)}",
+                "Each spelling counts as a value of its own, and what is learned of one is not known of another.",
+                "Write each value in one way, unless they are meant to be different.",
+            )
+
+
+def spelt_alike(labels: Iterable[Any]) -> list[str]:
+    """Groups of texts that differ only in blanks or in upper and lower case, each in words."""
+    texts = pd.Series([label for label in labels if isinstance(label, str)], dtype=object)
+    groups = texts.groupby(texts.map(lambda label: " ".join(label.casefold().split()))).agg(list)
+    return [" and ".join(map(repr, sorted(group))) for group in groups if len(group) > 1]
 
 
 def overlap(found: Diagnosis) -> Iterator[Finding]:

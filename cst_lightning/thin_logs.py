@@ -15,7 +15,7 @@ from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import Labels
 from cst_lightning.errors import InputError, warn
 from cst_lightning.estimators import EstimatorBackbone
-from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few
+from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few, spelt_alike
 from cst_lightning.stacked import StackedModule
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
@@ -45,17 +45,22 @@ _ALIKE: dict[Model | None, str] = {
 
 
 def check_classes(labels: Labels, n_rows: int) -> None:
-    """That labels come more than once: no class can be learned from a single row.
+    """That labels come more than once, as no class can be learned from a single row, and in one spelling.
 
     Args:
         n_rows: that have a label.
 
     Warns:
-        UserWarning: of text that is different in more than half of the rows.
+        UserWarning: of text that is different in more than half of the rows, or differs only in case or blanks.
 
     Raises:
         InputError: numbers that are.
     """
+    if alike := spelt_alike(labels.values):
+        warn(
+            f"{labels.role} holds labels that differ only in blanks or upper and lower case, {first_few(alike)}: each "
+            "is a class of its own; write each in one way, unless they are meant to be different"
+        )
     n_different = len(labels.values)
     if n_different <= max(2, CONTINUOUS * n_rows):
         return

@@ -143,6 +143,14 @@ def test_labels_that_hardly_come_twice_are_an_error_as_numbers_and_a_warning_as_
     assert not any("different" in str(warning.message) for warning in told)
 
 
+def test_two_spellings_of_a_label_are_a_warning():
+    x, action, outcome = make_log()
+    outcome = np.where(np.arange(120) == 7, "Left", outcome)
+    said = "outcome holds labels that differ only in blanks or upper and lower case, 'Left' and 'left': each is a class"
+    with pytest.warns(UserWarning, match=said):
+        CounterfactualClassifier("s_logistic", method="backbone", **QUICK).fit(x, action, outcome)
+
+
 def told_of(model, *args, **kwargs):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
