@@ -125,7 +125,11 @@ def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool 
             skip_rows_after_names=1,
             block_size=_BLOCK_BYTES,
         ),
-        "parse_options": pacsv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
+        "parse_options": pacsv.ParseOptions(
+            delimiter=form.delimiter,
+            newlines_in_values=True,
+            ignore_empty_lines=len(names) > 1,  # of a single column, one is a row without a value
+        ),
         "convert_options": pacsv.ConvertOptions(
             strings_can_be_null=True,
             decimal_point=form.decimal,

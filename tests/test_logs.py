@@ -292,6 +292,12 @@ def test_codes_of_categories_are_read_as_they_are_written(tmp_path):
     assert read_log(path)["zip"].tolist()[:3] == [0, 1, 2]
 
 
+def test_an_empty_line_of_a_single_column_is_a_row_without_a_value(tmp_path):
+    path, roles = put(tmp_path, "age\n40\n\n50\n"), Roles(features=["age"])
+    assert read_log(path, columns=roles)["age"].tolist()[::2] == [40, 50]
+    assert len(pd.concat(read_batches(path, 2, columns=roles))) == 3
+
+
 def test_a_decimal_comma_may_come_late(tmp_path):
     rows = [f"{i if i < 400 else f'{i},5'};{'low' if i % 2 else 'high'};{i % 3}" for i in range(500)]
     got = read_log(put(tmp_path, "age;price;bought\n" + "\n".join(rows)), columns=ROLES)
