@@ -360,9 +360,18 @@ def _read(
         raise InputError(f"keep={clash[0]}: a column of the answer has this name: rename the column, or leave it out")
     features = _features_of(classifier, model)
     own = list(features.features or ())
-    log = read_log(data, columns=replace(features, kept=[name for name in keep if name not in own]), encoding=encoding)
+    kept = [name for name in dict.fromkeys(keep) if name not in own]
+    # as it is written: an identifier such as 00123 is no number
+    roles = replace(features, categorical=[*features.categorical, *kept], kept=kept)
+    log = read_log(data, columns=roles, encoding=encoding)
     beside = log[list(dict.fromkeys(keep))] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
-    return log[own], beside.reset_index(drop=True)
+    return log[own], beside.apply(_whole_numbers).reset_index(drop=True)
+
+
+def _whole_numbers(column: pd.Series) -> pd.Series:
+    """Text as whole numbers where all of it is some, written as they are printed; else as it is."""
+    is_text = pd.api.types.infer_dtype(column, skipna=False) == "string"
+    return column.astype(np.int64) if is_text and column.str.fullmatch(r"0|-?[1-9]\d{0,17}").all() else column
 
 
 def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:

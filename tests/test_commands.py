@@ -60,6 +60,27 @@ def test_predictions_are_a_probability_for_each_outcome_and_action(sales, capsys
     assert pd.read_parquet(sales / "predictions.parquet")["row"].tolist() == list(range(1, 101))
 
 
+@pytest.mark.parametrize("sep", [",", ";"])
+def test_what_is_kept_is_written_as_it_stands(sales, tmp_path, sep):
+    kept = {"id": ["00123", "7", "", "12345678901234567890"], "day": "31.01.2024", "at": "2024-01-31", "is": "TRUE"}
+    kept |= {
+        "cost": "9.50" if sep == "," else "9,50",
+        "phone": "+41791234567",
+        "number": ["1", "20", "3", "-4"],
+        "share": "1e5",
+    }
+    new = pd.read_csv(sales / "new.csv", nrows=4)[["age", "town"]].assign(**kept)
+    new.to_csv(tmp_path / "in.csv", index=False, sep=sep, decimal="." if sep == "," else ",")
+    call = ["predict", "--model", str(sales / "model"), "--data", str(tmp_path / "in.csv"), "--keep", *kept]
+    assert main([*call, "--out", str(tmp_path / "out.csv")]) == 0
+    got = pd.read_csv(tmp_path / "out.csv", sep=sep, dtype=str, keep_default_na=False)
+    assert got[list(kept)].equals(new[list(kept)].astype(str))
+    assert main([*call, "--out", str(tmp_path / "out.parquet")]) == 0
+    got = pd.read_parquet(tmp_path / "out.parquet")
+    assert got["number"].tolist() == [1, 20, 3, -4]
+    assert got["id"].fillna("").tolist() == kept["id"]
+
+
 @pytest.mark.parametrize("tells", [True, False])
 def test_fit_says_whether_the_features_tell_more_than_a_constant(sales, tmp_path, tells, capsys):
     log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
