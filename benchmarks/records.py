@@ -188,8 +188,8 @@ class Clock:
         """What a record says about its making; nothing here changes a number."""
         return provenance(self.device) | {
             "seconds": time.monotonic() - self._start,
-            "cpu_seconds": time.process_time() - self._cpu_start - self.compiling.seconds,
-            "compiling_seconds": self.compiling.seconds,  # once on a machine, and no cost of the method
+            "cpu_seconds": time.process_time() - self._cpu_start - self.compiling.cpu_seconds,
+            "compiling_seconds": self.compiling.seconds,  # by the clock; once on a machine, and no cost of the method
             "peak_mib": peak_mib(),
             "methods_trained_together": list(self._job.methods),
             "failures_before": self._failures,

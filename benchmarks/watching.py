@@ -120,16 +120,24 @@ class Compiling(TimingListener):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.begins: Callable[[], None] = lambda: None
+        self.cpu_seconds, self._cpu_start = 0.0, 0.0  # of the processor: on a shared one less than by the clock
 
     def on_start(self, event: Event) -> None:
         """A function is compiled, or loaded from its cache, perhaps within another one."""
         if not self._depth:
+            self._cpu_start = time.process_time()
             self.begins()
         super().on_start(event)  # type: ignore[no-untyped-call]
 
+    def on_end(self, event: Event) -> None:
+        """It is done."""
+        super().on_end(event)  # type: ignore[no-untyped-call]
+        if not self._depth:
+            self.cpu_seconds += time.process_time() - self._cpu_start
+
     @property
     def seconds(self) -> float:
-        """So far."""
+        """By the clock, so far."""
         return float(self.duration) if self.done else 0.0
 
 

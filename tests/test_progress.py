@@ -17,6 +17,7 @@ from benchmarks.grid import make_jobs, student_groups
 from benchmarks.options import saved_jobs
 from benchmarks.plan import estimate_seconds, trainings
 from benchmarks.progress import Display, show_status
+from benchmarks.records import Clock
 from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
 from benchmarks.watching import Compiling, ProgressReport
@@ -166,6 +167,23 @@ def test_a_job_says_when_it_compiles_and_how_long_it_took(monkeypatch):
     compiling.on_end(None)
     report.on_train_epoch_end(SimpleNamespace(current_epoch=0, max_epochs=9, callbacks=[]), None)
     assert [(message.text, message.setup) for message in said] == [("compiling", 0.0), ("dm, epoch 1", 39.0)]
+
+
+def test_what_compiling_takes_of_the_processor_is_no_cost_of_a_job(monkeypatch):
+    """On a machine that others load it takes longer by the clock than of the processor."""
+    (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
+    wall = cpu = 0.0
+    monkeypatch.setattr("numba.core.event.timer", lambda: wall)
+    monkeypatch.setattr("time.process_time", lambda: cpu)
+    compiling = Compiling()
+    clock = Clock(job, "cpu", [], compiling)
+    for _ in range(2):
+        compiling.on_start(None)
+        wall, cpu = wall + 30.0, cpu + 10.0
+        compiling.on_end(None)
+        cpu += 2.0
+    made = clock.provenance()
+    assert (made["cpu_seconds"], made["compiling_seconds"]) == (4.0, 60.0)
 
 
 def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(begun):
