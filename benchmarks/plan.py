@@ -20,8 +20,9 @@ from cst_lightning.stacked import StackedModule
 # forward pass of a replicate costs besides arithmetic, compiled; what autograd costs more, for the step and for each
 # replicate in it; and the rate of arithmetic. An estimate to plan by, not a promise.
 _EPOCH_S, _PASS_S, _AUTOGRAD_STEP_S, _AUTOGRAD_S, _FLOPS = 5e-3, 3.5e-6, 3e-3, 1e-4, 5e10
-# CPU time of a job besides its training (its process, compiled code, metrics, record), and of a sweep's start
-_JOB_S, START_S = 1.0, 5.0
+# CPU time of a job besides its training (its process, compiled code, metrics, record), of a sweep's start, and of
+# compiling what trains, which the first jobs on a machine do
+_JOB_S, START_S, COMPILE_S = 1.0, 5.0, 40.0
 _TYPICAL_EPOCHS = {"early": 60, "converged": 400}  # of a replicate, where its stopping decides; at a rate of 1e-3
 _CVAT_PASSES = 12  # forward passes' worth of arithmetic of a step with CVAT; 3 without
 # of a fit of a scikit-learn learner with its search: of boosted trees by row and feature, of others as a whole
@@ -39,7 +40,12 @@ class Training:
 
 def estimate_seconds(job: Job) -> float:
     """About how many seconds of one core ``job`` takes, from the arithmetic of its steps."""
-    return _JOB_S + _DATA_S.get(job.dataset.name, 1.0) + sum(training.seconds for training in trainings(job))
+    return begin_seconds(job) + sum(training.seconds for training in trainings(job))
+
+
+def begin_seconds(job: Job) -> float:
+    """Of these, what passes before its first training."""
+    return _JOB_S + _DATA_S.get(job.dataset.name, 1.0)
 
 
 def trainings(job: Job) -> list[Training]:

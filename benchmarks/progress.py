@@ -18,9 +18,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Job
-from benchmarks.plan import said
+from benchmarks.plan import COMPILE_S, said
 from benchmarks.store import is_alive, write_text
 from benchmarks.texts import last_line
+from benchmarks.watching import COMPILING
 from cst_lightning.errors import InputError
 from cst_lightning.texts import counted, printable
 
@@ -45,8 +46,8 @@ class Display:
         self._since: dict[int, float] = {}  # when a job was started
         self._most_running = 0  # at once
         self._heard: dict[int, float] = {}  # when a job last said how far it is
-        self._taken = 0.0  # by the jobs that have ended
-        self._setup: dict[int, float] = {}  # of that and of what running jobs take, what compiling takes once
+        self._setup: dict[int, float] = {}  # what compiling took a job
+        self._taken = 0.0  # by the jobs that have ended, without compiling
         self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
@@ -99,7 +100,7 @@ class Display:
             self._console.print(why, markup=False, highlight=False, soft_wrap=True)
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
-            self._taken += time.monotonic() - self._since[key]
+            self._taken += max(0.0, time.monotonic() - self._since[key] - self._setup.get(key, 0.0))
             self._done += event.kind == "finished"
             self.failed += event.kind == "failed"
             self._progress.remove_task(self._bars.pop(key))
@@ -143,14 +144,19 @@ class Display:
         now, share = time.monotonic(), self._share()
         if share < _UNTOLD:
             return None
-        # until each was last heard of: what it has done since, its share does not tell either
-        taken = self._taken + sum(self._heard[key] - self._since[key] for key in self._running)
-        training = taken - sum(self._setup.values())  # what compiling took once, the rest will not take
-        rate = max(0.0, training) / (share * sum(self._weights.values()))
+        # until each was last heard of: what it has done since, its share does not tell either; and without what
+        # compiling took once, which the rest will not take
+        took = {key: max(0.0, self._heard[key] - self._since[key] - self._setup.get(key, 0.0)) for key in self._running}
+        rate = (self._taken + sum(took.values())) / (share * sum(self._weights.values()))
         ends = []
-        for key in self._running:
-            end = rate * (1 - self._shares[key]) * self._weights[key]
-            ends.append(max(end - (now - self._heard[key]), 0.1 * end))  # a fit of one step says nothing for long
+        for key, state in self._running.items():
+            weight, done = self._weights[key], self._shares[key]
+            speed = (took[key] + rate * weight) / (done + 1)  # the further it is, the more its own counts
+            end, silent = speed * (1 - done), now - self._heard[key]
+            if state["doing"] == COMPILING:
+                ends.append(end + max(COMPILE_S - silent, 0.0))
+            else:
+                ends.append(max(end - silent, 0.1 * end))  # a fit of one step says nothing for long
         ends += [0.0] * (self._most_running - len(ends))
         heapq.heapify(ends)
         for key, weight in self._weights.items():  # each of the others by the worker that is free first

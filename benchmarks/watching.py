@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from benchmarks.grid import Cell, Job
-from benchmarks.plan import trainings
+from benchmarks.plan import begin_seconds, trainings
 from benchmarks.statistics import summarise
 from benchmarks.store import Record, finite_or_none
 from cst_lightning.catalogue import get_method
@@ -25,6 +25,9 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
+
+
+COMPILING = "compiling"  # what a job says that it does, until it says something else
 
 
 @dataclass(frozen=True)
@@ -142,18 +145,19 @@ class Compiling(TimingListener):
 
 
 class ProgressReport(pl.Callback):
-    """Tells how much of the job is done: its trainings, weighted by the time that is planned for each."""
+    """Tells how much of the job is done: its beginning and its trainings, by the time that is planned for each."""
 
     def __init__(self, job: Job, report: Report, compiling: Compiling) -> None:
-        self._trainings = trainings(job)
+        self._before, self._trainings = begin_seconds(job), trainings(job)
         self._report, self._number, self._label, self._told, self._said = report, -1, "", 0.0, 0.0
         self._compiling = compiling
-        compiling.begins = lambda: self._tell("compiling")
+        compiling.begins = lambda: self._tell(COMPILING)
 
     def begin(self, module: StackedModule) -> None:
         """The next training starts."""
         self._number += 1
         self._label = module.name if self._number == 0 else f"round {module.stage}"
+        self._said = max(self._said, self.share(0, 1, 1))
 
     def _tell(self, doing: str) -> None:
         self._report(Message("progress", doing, self._said, peak_mib(), self._compiling.seconds))
@@ -171,9 +175,9 @@ class ProgressReport(pl.Callback):
 
     def share(self, epoch: int, most: int, left: float) -> float:
         """Of the job, when ``epoch`` of at most ``most`` of the training at hand is done and it takes ``left`` more."""
-        parts = [training.seconds for training in self._trainings]
+        parts = [self._before, *(training.seconds for training in self._trainings)]
         expected = max(min(most, self._trainings[self._number].epochs), epoch + left)
-        return (sum(parts[: self._number]) + epoch / expected * parts[self._number]) / sum(parts)
+        return (sum(parts[: self._number + 1]) + epoch / expected * parts[self._number + 1]) / sum(parts)
 
 
 class Curve(pl.Callback):

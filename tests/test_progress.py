@@ -3,6 +3,7 @@
 import heapq
 import io
 import json
+import math
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from benchmarks import progress
 from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, student_groups
 from benchmarks.options import saved_jobs
-from benchmarks.plan import estimate_seconds, trainings
+from benchmarks.plan import COMPILE_S, begin_seconds, estimate_seconds, trainings
 from benchmarks.progress import Display, show_status
 from benchmarks.records import Clock
 from benchmarks.store import Store
@@ -55,7 +56,9 @@ def share_said(job, epochs, part):
     """What a job says of itself when it has taken ``part`` of its time; an epoch takes what is planned for it."""
     report = ProgressReport(job, lambda _: None, Compiling())
     costs = [training.seconds / training.epochs for training in trainings(job)]
-    at = part * sum(cost * n for cost, n in zip(costs, epochs, strict=True))
+    at = part * (begin_seconds(job) + sum(cost * n for cost, n in zip(costs, epochs, strict=True))) - begin_seconds(job)
+    if at < 0:
+        return 0.0
     for cost, n in zip(costs, epochs, strict=True):
         report.begin(SimpleNamespace(name="dm", stage=1))
         if at <= cost * n:
@@ -65,6 +68,66 @@ def share_said(job, epochs, part):
             return report.share(epoch, n if job.protocol.stopping == "fixed" else 3000, left)
         at -= cost * n
     return 1.0
+
+
+# of preset quick, on one core each: the seconds a job took, and when it said of which training, epoch and epochs left
+TOLD = {
+    "dm": (14.4, [
+        (2.0, 0, 1, 20), (3.0, 1, 1, 20), (4.0, 1, 12, 20), (4.9, 1, 23, 20), (5.7, 1, 35, 19), (6.6, 1, 54, 20),
+        (7.5, 1, 76, 20), (8.3, 1, 113, 8), (8.9, 2, 1, 20), (9.9, 2, 12, 20), (10.7, 2, 23, 20), (11.6, 2, 40, 18),
+        (12.5, 2, 63, 12), (13.3, 2, 98, 14),
+    ]),
+    "hsic": (21.5, [
+        (1.7, 0, 1, 20), (2.6, 0, 7, 20), (3.5, 0, 13, 20), (4.5, 0, 19, 20), (5.4, 0, 25, 17), (6.3, 0, 31, 18),
+        (7.2, 0, 37, 12), (8.1, 0, 43, 18), (9.0, 0, 49, 12), (9.8, 0, 55, 6), (10.7, 0, 61, 0), (11.5, 1, 1, 20),
+        (12.4, 1, 12, 20), (13.2, 1, 23, 20), (14.1, 1, 37, 20), (15.0, 1, 58, 18), (15.9, 1, 87, 13),
+        (16.7, 1, 128, 5), (17.1, 2, 1, 20), (18.1, 2, 12, 20), (18.9, 2, 23, 20), (19.8, 2, 40, 20),
+        (20.7, 2, 70, 4),
+    ]),
+    "udm": (14.2, [
+        (3.8, 0, 1, 20), (4.9, 1, 1, 20), (5.8, 1, 12, 20), (6.6, 1, 23, 20), (7.5, 1, 36, 19), (8.4, 1, 54, 17),
+        (9.3, 1, 78, 18), (10.0, 2, 1, 20), (10.9, 2, 12, 20), (11.8, 2, 24, 16), (12.7, 2, 48, 15),
+    ]),
+}  # fmt: skip
+
+
+def told_by(job, compiling):
+    """The events of a job by the second; before what is trained by compiled code it compiles, for so many seconds."""
+    duration, points = TOLD[job.backbone]
+    report, first, found, late = ProgressReport(job, lambda _: None, Compiling()), job.backbone == "hsic", [], 0.0
+    for number in range(3):
+        report.begin(SimpleNamespace(name=job.backbone, stage=number))
+        mine = [point[0::2] + point[3:] for point in points if point[1] == number]
+        if number == first and compiling:
+            found.append((mine[0][0] - 0.1, Event(job, "progress", "compiling", share=report.share(0, 1, 1))))
+            late = compiling
+        for second, epoch, left in mine:
+            share = report.share(epoch, 2000, left)
+            found.append((late + second, Event(job, "progress", "dm", share=share, setup=late)))
+    return [(0.0, Event(job, "started")), *found, (late + duration, Event(job, "finished"))]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("compiling", [0.0, 37.0])
+def test_time_left_of_a_recorded_sweep_is_right_also_where_it_compiles(workers, compiling, tmp_path, monkeypatch):
+    jobs, free, events = make_jobs("quick"), [0.0] * workers, []
+    for number, job in enumerate(jobs):
+        start = heapq.heappop(free)
+        mine = told_by(job, compiling if number < workers else 0.0)
+        events += [(start + second, event) for second, event in mine]
+        heapq.heappush(free, start + mine[-1][0])
+    now, end, ratios = 0.0, max(free), []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    display = Display(jobs, [estimate_seconds(job) for job in jobs], Console(file=io.StringIO()), tmp_path, "cpu")
+    events.sort(key=lambda told: told[0])
+    for percent in range(1, 96):
+        while events[0][0] <= end * percent / 100:
+            now, event = events.pop(0)
+            display.show(event)
+        now = end * percent / 100
+        ratios.append((display.seconds_left or math.inf) / (end - now))
+    assert min(ratios[9:]) > 0.5
+    assert max(ratios[9:]) < 2
 
 
 # "quick" compiled while it ran
@@ -189,9 +252,31 @@ def test_what_compiling_takes_of_the_processor_is_no_cost_of_a_job(monkeypatch):
 def test_a_job_that_is_silent_does_not_make_the_rest_seem_slow(begun):
     display, jobs, clock = begun
     clock.now = 10.0
-    display.show(Event(jobs[0], "progress", "compiling", share=0.5))
+    display.show(Event(jobs[0], "progress", "s_boosting, epoch 1", share=0.5))
     clock.now = 50.0
     assert display.seconds_left == pytest.approx(21)  # a tenth of its half, and the other job
+
+
+def test_a_job_that_compiles_is_expected_to_do_so_as_long_as_it_takes_on_one_core(begun):
+    display, jobs, clock = begun
+    clock.now = 10.0
+    display.show(Event(jobs[0], "progress", "compiling", share=0.5))
+    assert display.seconds_left == pytest.approx(COMPILE_S + 10 + 20)
+    clock.now += COMPILE_S / 4
+    assert display.seconds_left == pytest.approx(0.75 * COMPILE_S + 10 + 20)
+    clock.now += 2 * COMPILE_S
+    assert display.seconds_left == pytest.approx(10 + 20)
+
+
+def test_a_job_far_on_is_judged_by_its_own_speed_and_one_to_come_by_that_of_all(begun):
+    display, jobs, clock = begun
+    clock.now = 10.0
+    display.show(Event(jobs[0], "finished"))
+    display.show(Event(jobs[1], "started"))
+    clock.now = 14.0
+    display.show(Event(jobs[1], "progress", "dm, epoch 30", share=0.8))
+    slower, own = 14.0 / 1.8, 4.0 / 0.8
+    assert 0.2 * own < display.seconds_left < 0.2 * slower
 
 
 @pytest.mark.parametrize(
@@ -231,6 +316,21 @@ def test_the_least_that_is_left_is_that_of_the_replicate_which_improved_last():
     assert ReplicateStopping("fixed").least_epochs_left == float("inf")
 
 
+def of_job(job, share):
+    """What of a job is done with so much of its only training."""
+    before, whole = begin_seconds(job), estimate_seconds(job)
+    return (before + share * (whole - before)) / whole
+
+
+def test_when_the_first_training_begins_what_comes_before_it_is_done():
+    (job,) = make_jobs("paper", protocol="matched", datasets=["yeast"], backbone_names=["dm"], methods=["backbone"])
+    said, compiling = [], Compiling()
+    report = ProgressReport(job, said.append, compiling)
+    report.begin(SimpleNamespace(name="dm", stage=0))
+    compiling.on_start(None)
+    assert said[0].share == pytest.approx(begin_seconds(job) / estimate_seconds(job))
+
+
 def test_what_is_done_never_becomes_less(monkeypatch):
     (job,) = make_jobs("paper", protocol="matched", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
     said, clock, stopping = [], count(1), ReplicateStopping("early", patience=20)
@@ -242,7 +342,7 @@ def test_what_is_done_never_becomes_less(monkeypatch):
             {"state": {"waited": torch.tensor([waited]), "active": torch.tensor([True])}, "snapshot": {}}
         )
         progress.on_train_epoch_end(SimpleNamespace(current_epoch=epoch, max_epochs=2000, callbacks=[stopping]), None)
-    assert said[0].share == pytest.approx(70 / 75)
+    assert said[0].share == pytest.approx(of_job(job, 70 / 75))
     assert said[1].share == said[0].share
 
 
@@ -250,8 +350,8 @@ def test_a_training_is_near_its_end_when_no_replicate_has_improved_for_long():
     (job,) = make_jobs("paper", protocol="matched", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
     report = ProgressReport(job, lambda _: None, Compiling())
     report.begin(SimpleNamespace(name="dm", stage=0))
-    assert report.share(epoch=90, most=2000, left=10) == pytest.approx(0.9)
-    assert report.share(epoch=90, most=92, left=2) == pytest.approx(90 / 92)
+    assert report.share(epoch=90, most=2000, left=10) == pytest.approx(of_job(job, 0.9))
+    assert report.share(epoch=90, most=92, left=2) == pytest.approx(of_job(job, 90 / 92))
 
 
 def test_the_share_that_is_done_rises_to_one_over_all_trainings_of_a_job(monkeypatch):
