@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor
 from benchmarks.grid import parse_seeds
 from benchmarks.job import quiet
 from benchmarks.store import write_text
+from cst_lightning import interrupting
 from cst_lightning.candidates import AUTO, N_FOLDS, ambiguity, folds, simplest
 from cst_lightning.catalogue import backbones
 from cst_lightning.classifier import CounterfactualClassifier
@@ -228,4 +230,4 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(interrupting.run(main))

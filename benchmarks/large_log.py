@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.store import replace_file
-from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol
+from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol, interrupting
 from cst_lightning.columns import Roles
 from cst_lightning.logs import read_log
 from datamodules.base import draw_actions
@@ -147,4 +147,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

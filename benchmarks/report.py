@@ -21,6 +21,7 @@ from benchmarks.sections import Found
 from benchmarks.store import Record, Store, is_plain, write_parquet, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, no_markup
+from cst_lightning import interrupting
 from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
 from cst_lightning.texts import counted, printable
@@ -189,4 +190,4 @@ def _markdown(section: Section) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

@@ -41,6 +41,7 @@ from benchmarks.records import provenance
 from benchmarks.speed import machine
 from benchmarks.store import ASIDE, PARTS, Store, write_text
 from benchmarks.sweep import main as sweep
+from cst_lightning import interrupting
 from cst_lightning.errors import InputError
 
 _SWEEP = [
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"stopped; {tally}")
-        return 130
+        return interrupting.INTERRUPTED
     print(tally)
     if options.json is not None:
         command = " ".join(["python -m benchmarks.soak", *arguments])
@@ -323,4 +324,4 @@ def _values(folder: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

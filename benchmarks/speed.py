@@ -26,6 +26,7 @@ from benchmarks.executors.local import worker_context
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.plan import said
 from benchmarks.speed_figure import plot_speed
+from cst_lightning import interrupting
 
 _FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)
 
@@ -162,4 +163,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

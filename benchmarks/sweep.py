@@ -39,6 +39,7 @@ from benchmarks.upkeep import merge, verify
 from benchmarks.wandb_runs import ask, lacks_summary, untold
 from benchmarks.wandb_settings import MODES, Tracking
 from benchmarks.wandb_sync import sync
+from cst_lightning import interrupting
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")
-        return 130
+        return interrupting.INTERRUPTED
     except BrokenPipeError:  # whoever reads, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -293,7 +294,7 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
     copied = remote is None or _copy(remote, console)
     if ended == "interrupted":
         console.print("Stopped. The same command goes on from here.")
-        return 130
+        return interrupting.INTERRUPTED
     return 0 if ended == "done" and copied and set(status) == {"finished"} else 1
 
 
@@ -403,4 +404,4 @@ def _plain(cell: Cell) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

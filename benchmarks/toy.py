@@ -14,6 +14,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
 from benchmarks.job import quiet
+from cst_lightning import interrupting
 from cst_lightning.backbones.direct_method import DirectMethod
 from cst_lightning.distributions import mode
 from cst_lightning.errors import InputError
@@ -154,4 +155,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

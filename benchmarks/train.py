@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from benchmarks.job import quiet
 from benchmarks.store import replace_file
+from cst_lightning import interrupting
 from cst_lightning.catalogue import backbones
 from cst_lightning.errors import InputError, unknown_name
 from cst_lightning.option_errors import explain
@@ -180,4 +181,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupting.run(main))

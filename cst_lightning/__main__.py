@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+from cst_lightning.interrupting import INTERRUPTED, end_at_ctrl_c, run
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    end_at_ctrl_c()
+
 import json
 import re
 import shlex
-import sys
 import warnings
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -78,7 +84,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             return 2
         except (KeyboardInterrupt, SystemExit):  # Lightning's answer to Ctrl-C is the latter
             print("stopped: nothing was saved", file=sys.stderr)
-            return 130
+            return INTERRUPTED
     return 0
 
 
@@ -132,4 +138,4 @@ def _data_rows(found: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))
