@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.store import replace_file
+from benchmarks.machine import measured_here
+from benchmarks.store import OutputError, replace_file, write_text
+from benchmarks.watching import peak_mib
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol, interrupting
 from cst_lightning.columns import Roles
 from cst_lightning.logs import read_log
@@ -96,8 +97,8 @@ def fit_whole(path: Path) -> dict[str, float]:
 
 
 def _sizes(path: Path) -> dict[str, float]:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return {"peak_megabytes": peak, "file_megabytes": path.stat().st_size >> 20}
+    """In megabytes of 10^6 bytes: the most memory that this process held, and the file."""
+    return {"peak_megabytes": round(peak_mib() * 2**20 / 1e6), "file_megabytes": round(path.stat().st_size / 1e6)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=DEMANDS,
         help="of the pricing data that is written; by default D1. D2 is drawn fastest, and works with few features",
     )
+    parser.add_argument("--json", type=Path, help="write what was measured, and where, to this file")
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(arguments)
     if min(options.rows or 1, options.chunks or 1) < 1 or 0 in (options.rows, options.chunks):
         parser.error(f"rows={options.rows}, chunks={options.chunks}: allowed is from 1")
@@ -123,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = (options.rows, options.features, options.prices, options.demand)
     if options.file.exists() and any(one is not None for one in asked):
         parser.error(f"{options.file} is there, so nothing is written: leave --rows and such out, or name another file")
+    begun, written = time.perf_counter(), {}
     rows, features, prices = options.rows or 1_000_000, options.features or 50, options.prices or 10
     demand = options.demand or "D1"
     try:
@@ -135,14 +139,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             writer.join()
             if writer.exitcode:
                 return 1
+            written = {"write_seconds": round(time.perf_counter() - begun, 1)}
         if options.whole:
-            print(json.dumps(fit_whole(options.file)))
+            measured = fit_whole(options.file)
         else:
             chunk_rows = 100_000 if options.chunk_rows is None else options.chunk_rows
-            print(json.dumps(stream(options.file, chunk_rows, options.chunks)))
-    except InputError as error:
+            measured = stream(options.file, chunk_rows, options.chunks)
+        measured |= {**written, "seconds": round(time.perf_counter() - begun, 1)}
+        print(json.dumps(measured))
+        if options.json is not None:
+            seen = {"command": " ".join(["python -m benchmarks.large_log", *arguments]), **measured, **measured_here()}
+            write_text(options.json, json.dumps(seen, indent=1) + "\n")
+    except (InputError, OutputError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     return 0
 
 

@@ -36,9 +36,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks.executors import local
 from benchmarks.job import Settings, run_job
+from benchmarks.machine import measured_here
 from benchmarks.options import jobs_of, make_parser
-from benchmarks.records import provenance
-from benchmarks.speed import machine
 from benchmarks.store import ASIDE, PARTS, Store, write_text
 from benchmarks.sweep import main as sweep
 from cst_lightning import interrupting
@@ -119,9 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def summary(tally: Tally, command: str, executor: str, seconds: float) -> dict[str, Any]:
     """What was seen and where, in plain values."""
-    made = provenance("cpu")
-    of_ray = {"ray": version("ray")} if executor == "ray" else {}
-    return {
+    seen = {
         "command": command,
         "executor": executor,
         "rounds": dict(tally.rounds),
@@ -130,13 +127,11 @@ def summary(tally: Tally, command: str, executor: str, seconds: float) -> dict[s
         "records_compared": tally.compared,
         "differences": tally.differences,
         "seconds": round(seconds),
-        "machine": machine("cpu"),
-        "cores": os.cpu_count(),
-        "git_commit": made["git_commit"],
-        "python": made["python"],
-        "versions": made["versions"] | of_ray,
-        "finished": made["finished"],
+        **measured_here(),
     }
+    if executor == "ray":
+        seen["versions"] |= {"ray": version("ray")}
+    return seen
 
 
 def soak(tally: Tally, go_on: Callable[[], bool], seed: int, executor: str, tell: Callable[[str], None]) -> None:

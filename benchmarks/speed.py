@@ -8,7 +8,6 @@ product; times are those of the fastest epoch, whole: Lightning, callbacks and s
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.executors.local import worker_context
+from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.plan import said
 from benchmarks.speed_figure import plot_speed
@@ -102,19 +102,6 @@ def table_of(measured: Sequence[Measured]) -> list[list[str]]:
         numbers = [*times, f"{m.replicate_steps_per_s:,.0f}", *loop, f"{m.gflops:.1f}", *texts, f"{m.peak_mib:.0f}"]
         rows.append([m.what, m.shape, str(m.hidden), str(m.R), m.engine, *numbers])
     return rows
-
-
-def machine(device: str) -> str:
-    """The machine, in words."""
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name()}; torch {torch.__version__}, Python {platform.python_version()}"
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = models[0] if models else name
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {capability}, one thread; torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

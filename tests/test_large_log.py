@@ -22,13 +22,45 @@ def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, cap
     assert set(table["price"].unique().to_pylist()) == set(range(1, 11))
     x, price = table["x0"].to_numpy(), table["price"].to_numpy()
     assert np.mean(x[price == 1]) > np.mean(x[price == 2]) + 0.1  # the policy sets price 1 where x0 is large
-    assert large_log.main(["--file", str(path), "--chunk-rows", "600", "--chunks", "4"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    file = tmp_path / "made" / "measured.json"
+    options = ["--file", str(path), "--chunk-rows", "600", "--chunks", "4", "--json", str(file)]
+    assert large_log.main(options) == 0
+    found, kept = json.loads(capsys.readouterr().out), json.loads(file.read_text())
+    assert found.items() <= kept.items()
+    assert kept["command"] == " ".join(["python -m benchmarks.large_log", *options])
+    assert kept["git_commit"]
+    assert kept["versions"]["torch"]
+    assert kept["machine"]
+    assert 0 < kept["train_seconds"] <= kept["seconds"]
+    assert kept["file_megabytes"] == round(path.stat().st_size / 1e6)
     assert (found["rows"], found["features"], found["actions"], found["chunks"]) == (1500, 50, 10, 3)
     assert found["trained_chunks"] == 4
     assert 0 < found["validation_nll"] < 2
     assert large_log.main(["--file", str(path), "--chunk-rows", "5"]) == 2
     assert "chunk_rows=5" in capsys.readouterr().err
+
+
+def test_where_what_was_measured_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(large_log, "stream", lambda *arguments: {"rows": 1})
+    path = tmp_path / "log.parquet"
+    path.touch()
+    assert large_log.main(["--file", str(path), "--json", str(path / "measured.json")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "measured.json was not" in line
+
+
+def test_the_pages_have_the_figures_of_the_committed_measurement():
+    seen = json.loads((ROOT / "results" / "large_log.json").read_text())
+    assert (seen["features"], seen["actions"], seen["trained_chunks"]) == (50, 10, seen["chunks"])  # one pass
+    assert seen["peak_megabytes"] < 2000
+    assert not seen["git_commit"].endswith("+")
+    rows, peak = f"{seen['rows'] / 1e6:g} million rows x 50 features x 10 actions", f"{seen['peak_megabytes']:,} MB"
+    reliability, cluster = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("reliability", "how-to/cluster"))
+    assert f"{rows}: {peak} ([measured](../results/large_log.json))" in reliability
+    assert f"{rows}, {seen['file_megabytes']:,} MB of Parquet, streamed (`{seen['command']}`)" in cluster
+    assert f"{seen['rows_a_second']:,} rows a second in {peak} |" in cluster
+    assert f"one pass of {1e9 / seen['rows_a_second'] / 3600:.1f} hours on one core" in cluster
+    assert f"about {round(1e6 * seen['file_megabytes'] / seen['rows'], -1):.0f} GB as Parquet" in cluster
 
 
 def test_five_times_the_rows_train_in_the_same_memory(tmp_path):
@@ -49,6 +81,7 @@ def test_a_small_one_is_fitted_whole(tmp_path, capsys):
     assert large_log.main(options) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["features"], found["actions"]) == (300, 4, 2)
+    assert 0 < found["write_seconds"] < found["seconds"]
     assert -1 < found["training_log_likelihood"] < 0
     for wrong in (["--rows", "300"], ["--whole", "--chunks", "2"]):  # the file is there; nothing is streamed
         with pytest.raises(SystemExit):
