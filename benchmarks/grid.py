@@ -26,6 +26,8 @@ RECORD_VERSION = 2
 
 
 _LAST_SEED = (2**32 - 2) // 81  # the data's seed is 81 r + 1, and numpy's legacy stream takes 32 bits
+_DIGITS = 20  # of a seed, with zeros before it
+MOST_SEEDS = 1_000_000  # of a sweep
 
 #: protocol fields that every training reads
 _TRAINING = (
@@ -264,14 +266,20 @@ def parse_seeds(texts: Sequence[str | int]) -> tuple[int, ...]:
     seeds: list[int] = []
     for text in map(str, texts):
         first, dots, last = text.partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()) or (dots and int(last) < int(first)):
+        if not first.isdecimal() or (dots and not last.isdecimal()):
+            raise InputError(f"seeds: {text[:50]!r} is neither a number from 0 nor a range such as 0..4")
+        # before they are numbers: of thousands of digits Python makes none
+        if any(len(number) > _DIGITS or int(number) > _LAST_SEED for number in (first, last or "0")):
+            raise InputError(f"seeds: {text[:50]}: allowed are 0 to {_LAST_SEED}")
+        span = range(int(first), int(last if dots else first) + 1)
+        if not span:
             raise InputError(f"seeds: {text!r} is neither a number from 0 nor a range such as 0..4")
-        seeds += range(int(first), int(last if dots else first) + 1)
+        if len(seeds) + len(span) > MOST_SEEDS:
+            raise InputError(f"seeds: {text}: allowed are {MOST_SEEDS:,} at most")
+        seeds += span
     for seed, times in Counter(seeds).items():
         if times > 1:
             raise InputError(f"seeds: {seed} is given twice")
-        if seed > _LAST_SEED:
-            raise InputError(f"seeds: {seed}: allowed are 0 to {_LAST_SEED}")
     if not seeds:
         raise InputError("seeds: give at least one, such as 0..4")
     return tuple(seeds)
@@ -316,8 +324,8 @@ def make_jobs(
         jobs.append(Job(DataSpec.parse(text), name, fitting, seed_list, resolved))
     for name in dict.fromkeys(job.backbone for job in jobs):
         _check_loss(name)
-    for job in jobs:
-        if jobs.count(job) > 1:
+    for job, times in Counter(jobs).items():
+        if times > 1:
             raise InputError(f"{job.label} is given twice")
     _check_selection(jobs)
     return jobs

@@ -107,6 +107,22 @@ def test_a_range_of_seeds(first, count):
     assert parse_seeds([f"{first}..{first + count}"]) == tuple(range(first, first + count + 1))
 
 
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        (["9" * 5000], "allowed are 0 to"),
+        (["0..99999999999999999999"], "allowed are 0 to"),
+        (["53024288"], "allowed are 0 to 53024287"),
+        (["0..53024287"], "allowed are 1,000,000 at most"),
+        (["0..600000", "600001..1200000"], "allowed are 1,000,000 at most"),
+        (["4..0"], "neither a number from 0 nor a range"),
+    ],
+)
+def test_seeds_that_no_memory_holds_are_an_error_at_once(seeds, message):
+    with pytest.raises(InputError, match=message):
+        parse_seeds(seeds)
+
+
 def test_filters_keep_the_presets_blocks():
     def pairs(**options):
         return [(str(job.dataset), job.backbone) for job in make_jobs("paper", **options)]
