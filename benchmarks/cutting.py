@@ -5,6 +5,7 @@ Replicates train independently, so a part's numbers are those of an uncut job, t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,7 +15,8 @@ from typing_extensions import override
 
 from benchmarks.grid import Cell, Job
 from benchmarks.plan import seeds_said
-from benchmarks.store import Record
+from benchmarks.record_shape import is_record
+from benchmarks.store import Record, sealed
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,28 @@ def cut(job: Job, seeds_per_job: int) -> list[Part]:
     return [Part(job.dataset, job.backbone, job.methods, seeds, job.protocol, job) for seeds in pieces]
 
 
+class NoPartsError(Exception):
+    """Records of parts that do not join to one of their cell."""
+
+
 def join(cell: Cell, records: Sequence[Record]) -> Record:
-    """The record of ``cell`` from those of its parts, in the order of its seeds."""
+    """The record of ``cell`` from those of its parts, in the order of its seeds.
+
+    Raises:
+        NoPartsError: they are of no job that was cut here: from elsewhere, or of another version.
+    """
+    try:
+        joined = _join(cell, records)
+        json.dumps(joined, indent=1)
+        sound = is_record(sealed(joined))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):  # whatever they hold
+        sound = False
+    if not sound:
+        raise NoPartsError
+    return joined
+
+
+def _join(cell: Cell, records: Sequence[Record]) -> Record:
     first = records[0]
     overlaps = [record["overlap"] for record in records]
     data = {name: [record["data"][name] for record in records] for name in first["data"]}

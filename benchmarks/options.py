@@ -9,12 +9,14 @@ from argparse import SUPPRESS
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Required, get_args, get_origin, get_type_hints
 
 from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
+from pydantic import ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
 
-from benchmarks.grid import METHODS, PRESETS, Job, make_jobs
-from benchmarks.store import write_text
+from benchmarks.grid import METHODS, MOST_SEEDS, PRESETS, Job, make_jobs
+from benchmarks.store import read_plain, write_text
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import known_rules
@@ -24,12 +26,36 @@ from cst_lightning.texts import printable
 _OWN_OPTIONS = ("name", "cvat_weights", "selection")
 
 
+_LARGEST_ASKED = 1 << 24  # bytes
+_LONGEST_WHY = 1000
+_MOST = 1000  # data sets, backbones, ... that are asked for
+_Texts = Annotated[list[str], Field(max_length=_MOST)]
+_Plain = bool | int | float | str
+
 #: options that change no number
 _HOW = (
     "config", "executor", "ray_address", "cpus_per_job", "gpus_per_job", "seeds_per_job", "workers", "device",
     "data_dir", "out", "plan", "json", "on_existing", "timeout", "retries", "trust",
     "wandb", "wandb_project", "wandb_entity", "wandb_tags",
 )  # fmt: skip
+
+
+class _Asked(TypedDict, total=False):
+    """What ``save_options`` writes, by whatever version."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+    preset: Required[str]
+    protocol: str
+    datasets: _Texts
+    backbones: _Texts
+    methods: _Texts
+    seeds: Annotated[list[int | str], Field(max_length=MOST_SEEDS)]
+    cvat_weights: Annotated[list[float], Field(max_length=_MOST)]
+    selection: str
+    override: dict[str, _Plain | Annotated[list[_Plain], Field(max_length=_MOST)] | None]
+
+
+_ASKED = TypeAdapter(_Asked)
 
 
 def make_parser() -> ArgumentParser:
@@ -176,17 +202,22 @@ def saved_jobs(folder: Path, trust: Sequence[str] = ()) -> tuple[list[Job], list
     jobs, problems = list[Job](), []
     for preset in PRESETS:
         path = folder / "sweeps" / f"{preset}.json"
-        if not path.exists():
+        if not path.exists() and not path.is_symlink():
             continue
         if path.is_symlink():  # what it leads to could stand in the report
             problems.append(f"`{path.name}` is a link, which is not followed")
             continue
         try:
-            typed = ["--config", str(path), *(["--trust", *trust] if trust else [])]
-            options = make_parser().parse_args(typed)
+            # JSON of a known shape alone: YAML can grow without bound, and an option that is a path has it read
+            asked = _ASKED.validate_json(read_plain(path, _LARGEST_ASKED), strict=True)
+        except (OSError, ValueError):
+            problems.append(f"`{path.name}` is none that a sweep wrote")
+            continue
+        try:
+            options = make_parser().parse_object({**asked, "trust": list(trust)})
             check_trust(options, trust)
             jobs += jobs_of(options)
-        except (ArgumentError, InputError, UnicodeDecodeError) as error:  # of another version, or with parts not here
-            why = printable(" ".join(str(error).split()))
+        except (ArgumentError, InputError) as error:  # of another version, or with parts not here
+            why = printable(" ".join(str(error).split())[:_LONGEST_WHY])
             problems.append(f"`{path.name}` asks for what is not known here: {why}")
     return jobs, problems

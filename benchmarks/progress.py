@@ -11,23 +11,56 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, NotRequired, Self
 
+from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from typing_extensions import TypedDict
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Job
 from benchmarks.plan import COMPILE_S, said
-from benchmarks.store import is_alive, write_text
+from benchmarks.record_shape import Count
+from benchmarks.store import is_alive, read_plain, write_text
 from benchmarks.texts import last_line
 from benchmarks.watching import COMPILING
 from cst_lightning.errors import InputError
 from cst_lightning.texts import counted, printable
 
+_LARGEST_STATE = 1 << 24  # bytes
+Amount = Annotated[float, Field(ge=0, le=2**53)]
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a sum of many rounds
 _UNTOLD = 0.02  # share of a sweep that says too little of the rest
 _TELL_S = 2.0
 _SILENT_S = 60.0  # after which a sweep that did not say that it ended is taken for dead
+
+
+class _Running(TypedDict):
+    job: str
+    doing: str
+    share: Share
+    mib: Amount
+
+
+class _State(TypedDict):
+    """Of ``progress.json``, which may come from elsewhere."""
+
+    pid: int
+    host: str
+    device: NotRequired[str]  # of an older version it is not
+    updated: Amount
+    ended: bool
+    stopped: NotRequired[bool]
+    jobs: Count
+    finished: Count
+    failed: Count
+    share: Share
+    left: str
+    running: list[_Running]
+
+
+_STATE = TypeAdapter(_State)
 
 
 class Display:
@@ -177,17 +210,17 @@ def _joined(*parts: str) -> str:
 def show_status(folder: Path) -> str:
     """What the sweep that writes ``folder`` is doing, or how it stood when it ended or was last heard of."""
     try:
-        state = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+        state = _STATE.validate_json(read_plain(folder / "progress.json", _LARGEST_STATE), strict=True)
         return _status_said(state)
     except OSError:
         raise InputError(
             f"{folder} holds no progress.json: no sweep ever wrote there, or one is just starting"
         ) from None
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError):  # whatever stands in it
+    except (ValueError, OverflowError):  # whatever stands in it
         raise InputError(f"{folder}/progress.json is none that a sweep wrote: delete it") from None
 
 
-def _status_said(state: dict[str, Any]) -> str:
+def _status_said(state: _State) -> str:
     age = max(0.0, time.time() - state["updated"])
     if state["ended"]:
         lines = [f"{'stopped by Ctrl-C' if state.get('stopped') else 'ended'} {said(age)} ago"]

@@ -25,6 +25,7 @@ from cst_lightning.errors import InputError
 
 _PUSHED = ("cells/*.json", "sweeps/*.json", SWEEP_ID)
 _TABLES = ("records.parquet", "tables.md", "tables.csv", "tables.tex")
+_LONGEST_NAME = 200  # bytes; sweeps write shorter ones
 _PATIENCE_S = 300.0  # for what the address is asked at the end
 _Stamp = tuple[int, int]  # bytes, and the time of the last change in ns
 
@@ -85,8 +86,9 @@ class Remote:
             write_text(self.folder / SWEEP_ID, content.decode(errors="replace"))
             self._note("wandb", name, content)
         for name, content in found[1].items():
-            if not (self.folder / "sweeps" / name).exists():
-                write_text(self.folder / "sweeps" / name, content.decode(errors="replace"))
+            target = self.folder / "sweeps" / name
+            if not target.exists() and not target.is_symlink():
+                write_text(target, content.decode(errors="replace"))
             self._note("sweeps", name, content)
 
     def begin(self) -> None:
@@ -185,11 +187,11 @@ class Remote:
         except FileNotFoundError:
             return []
         names = {path: PurePosixPath(path).name for path in paths}
-        return [
-            path
-            for path, name in names.items()
-            if re.fullmatch(r"[^.][^/\\]*\.json", name) and f"{folder}/{name}" not in self._there
-        ]
+        for name in names.values():
+            fault = f"{self.address}/{folder}/{name}", "a name that no file here can have"
+            if name.endswith(".json") and not name.startswith(".") and not _is_name(name) and fault not in self.faults:
+                self.faults.append(fault)
+        return [path for path, name in names.items() if _is_name(name) and f"{folder}/{name}" not in self._there]
 
     def _read(self, folder: str, paths: list[str]) -> dict[str, bytes]:
         """By name; what was deleted since it was listed is left out."""
@@ -217,7 +219,7 @@ class Remote:
     def _note(self, folder: str, name: str, content: bytes) -> None:
         """Remember that a file is there, and whether it is the one here."""
         here = self.folder / folder / name
-        same = here.exists() and here.read_bytes() == content
+        same = is_plain(here) and here.read_bytes() == content
         self._there[f"{folder}/{name}"] = _stamp(here) if same else None
 
 
@@ -232,6 +234,12 @@ def here(address: str) -> tuple[Path, list[tuple[str, str]]]:
     remote = Remote(address)
     remote.pull()
     return remote.folder, remote.faults
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file here may have the name of an object there, which may be any text."""
+    plain = name.isprintable() and len(name.encode()) <= _LONGEST_NAME
+    return plain and re.fullmatch(r"[^.][^/\\:]*\.json", name) is not None
 
 
 def _of_success(path: Path) -> Path:

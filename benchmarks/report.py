@@ -18,7 +18,7 @@ from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
 from benchmarks.remote import here
 from benchmarks.sections import Found
-from benchmarks.store import Record, Store, is_plain, write_parquet, write_text
+from benchmarks.store import OutputError, Record, Store, is_plain, read_plain, write_parquet, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, no_markup
 from cst_lightning import interrupting
@@ -26,6 +26,7 @@ from cst_lightning.catalogue import method_order
 from cst_lightning.errors import InputError
 from cst_lightning.texts import counted, printable
 
+_LARGEST_REPORT = 1 << 28  # bytes
 # what a report.md names of the files that were written with it
 _NAMED = re.compile(
     r"(?<=\]\()figures/(?:settings-[0-9]+/)?[A-Za-z0-9_-]+\.svg(?=\))|"
@@ -34,7 +35,7 @@ _NAMED = re.compile(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 0, or 2 for bad input."""
+    """Run the command line; the exit status is 0, 1 where a file cannot be written, or 2 for bad input."""
     parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
     parser.add_argument("runs", type=str, nargs="+", help="folders or addresses that a sweep wrote")
     parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
@@ -61,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out = options.out or "report.html"
             write_text(Path(out), render(runs, sections.run_against_run(runs)))
             print(f"{printable(str(Path(out).resolve()))} has all of it")
-    except (ArgumentError, InputError) as error:
+    except (ArgumentError, InputError, OutputError) as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, OutputError) else 2
     except ModuleNotFoundError as error:
         print(f"error: a report needs the package {error.name}: pip install 'cst-lightning[report]'", file=sys.stderr)
         return 2
@@ -140,7 +141,10 @@ def write_report(store: Store, trust: Sequence[str] = ()) -> Run:
 def _former(folder: Path) -> dict[Path, tuple[int, int]]:
     """The files that the report there names, as they now are: figures, each with its PDF, and frames."""
     report = folder / "report.md"
-    named = set(_NAMED.findall(report.read_text(encoding="utf-8"))) if is_plain(report) else set()
+    try:
+        named = set(_NAMED.findall(read_plain(report, _LARGEST_REPORT)))
+    except (OSError, ValueError):  # none that a report wrote
+        named = set()
     paths = [path for name in sorted(named) for path in (folder / name, (folder / name).with_suffix(".pdf"))]
     return {path: _stamp(path) for path in paths if is_plain(path)}
 

@@ -37,6 +37,7 @@ _OWN = (
     *("wandb", "wandb/locks", "wandb/asked", "wandb/sweep-id", "wandb/output.log"),
 )
 FAILED = ".failed.json"
+_LARGEST_RECORD = 1 << 30  # bytes; of a hundred thousand seeds
 _LONGEST_NAME = 150  # of a record's file, without its key
 
 
@@ -131,15 +132,19 @@ class Store:
         return sorted((self.folder / "cells").glob(".*.json.*"))
 
     def _set_aside(self, path: Path) -> Path | None:
-        """Where ``path`` was moved to; None where another sweep was faster."""
+        target = self.move_away(path)
+        if target is not None and examine(target, path.name)[0] is not None:
+            target.replace(path)  # a sweep beside this one has just put a good one there
+            return None
+        return target
+
+    def move_away(self, path: Path) -> Path | None:
+        """Move a file away: where ``path`` was moved to; None where another sweep was faster."""
         target = self.folder / ASIDE / f"{path.stem}.{secrets.token_hex(4)}{path.suffix}"
         target.parent.mkdir(exist_ok=True)
         try:
             path.rename(target)
         except FileNotFoundError:
-            return None
-        if examine(target, path.name)[0] is not None:  # a sweep beside this one has just put a good one there
-            target.replace(path)
             return None
         return target
 
@@ -151,8 +156,8 @@ def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
         name: that the file has or had, by default that of ``path``.
     """
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would be waited for, a link could lead anywhere
-            return None, "a link" if path.is_symlink() else "no file"
+        if unfit := _unfit(path, _LARGEST_RECORD):
+            return None, unfit
         record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         fault = _fault(record)
     except FileNotFoundError:
@@ -214,30 +219,53 @@ def refuse_links(folder: Path) -> Path:
     """``folder``, a run's, where nothing that is read or written in it lies elsewhere; it may be a link itself.
 
     Raises:
-        InputError: it has a link in the place of its own.
+        InputError: it has a link, or what is neither a file nor a folder, in the place of its own.
     """
     for path in (folder / name for name in _OWN):
         refuse_link(path)
     for path in (folder / "wandb" / "locks").glob("*"):  # each is opened to be locked, and made where it is not
         refuse_link(path)
+    for path in (folder / "figures").glob("settings-*"):  # a report writes into them, and deletes old figures there
+        refuse_link(path)
     return folder
 
 
 def refuse_link(path: Path) -> None:
-    """Raise where ``path``, of a run's folder, is a link."""
+    """Raise where ``path``, of a run's folder, is a link, or a pipe or such, for which a reader would wait."""
     if path.is_symlink():
         raise InputError(
             f"{path} is a link to {path.readlink()}, and what is written into a run must stay in its folder: put "
             "what is there in the link's place, or delete the link"
         )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is neither a file nor a folder: delete it")
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a file of a folder from elsewhere may be copied: no link, which could lead anywhere, and no pipe."""
+    """Whether a file of a folder from elsewhere may be read: no link, which could lead anywhere, and no pipe."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except FileNotFoundError:
+    except OSError:  # a part of its way is a file
         return False
+
+
+def read_plain(path: Path, most_bytes: int) -> str:
+    """The text of a file of a folder from elsewhere.
+
+    Raises:
+        OSError: there is none, or it cannot be read. ValueError: it is a link, a pipe, too large, or no text.
+    """
+    if unfit := _unfit(path, most_bytes):
+        raise ValueError(unfit)
+    return path.read_text(encoding="utf-8")
+
+
+def _unfit(path: Path, most_bytes: int) -> str:
+    """Why a file is not to be read, "" if it may be: a pipe would be waited for, a link could lead anywhere."""
+    about = path.lstat()  # once: another sweep may delete and write it meanwhile
+    if not stat.S_ISREG(about.st_mode):
+        return "a link" if stat.S_ISLNK(about.st_mode) else "no file"
+    return f"too large: {about.st_size:,} bytes" if about.st_size > most_bytes else ""
 
 
 def is_alive(pid: int) -> bool:

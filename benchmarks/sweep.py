@@ -210,6 +210,8 @@ def _train(
     parts = None
     if options.seeds_per_job is not None:
         parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)
+        for path in parts.set_aside:
+            _tell_set_aside(path, "it does not join the other parts of its cell", console)
     jobs, records = (todo, store) if parts is None else (parts.todo, parts.store)
     weights = [estimate_seconds(job) for job in jobs]
     on_ray = "cuda" if options.gpus_per_job else "cpu"
@@ -242,7 +244,11 @@ def _look_after(store: Store, console: Console) -> None:
     store.check_writable()
     for one in (store, Store(store.folder / PARTS)):
         for path, fault in one.set_aside_faults():
-            console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
+            _tell_set_aside(path, fault, console)
+
+
+def _tell_set_aside(path: Path, fault: str, console: Console) -> None:
+    console.print(f"set aside: {printable(str(path))} ({fault})", markup=False, soft_wrap=True)
 
 
 def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Namespace) -> tuple[Tracker | None, str]:

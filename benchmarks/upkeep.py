@@ -134,6 +134,6 @@ def _plain(value: Any) -> str:
 
 def _copy(source: Path, target: Path) -> bool:
     """Copy a file where none stands; whether the target then has the source's content."""
-    if not target.exists():
+    if not target.exists() and not target.is_symlink():
         replace_file(target, lambda temporary: shutil.copyfile(source, temporary))
-    return target.read_bytes() == source.read_bytes()
+    return is_plain(target) and target.read_bytes() == source.read_bytes()

@@ -8,7 +8,7 @@ from typing import IO
 
 from benchmarks.executors.common import Event
 from benchmarks.grid import Cell, Job
-from benchmarks.store import Store
+from benchmarks.store import Store, read_plain
 from benchmarks.texts import shell_word
 
 try:
@@ -18,6 +18,7 @@ except ImportError:  # Windows: two sweeps at once are told apart by nothing the
 
 SWEEP_ID = "wandb/sweep-id"  # names a sweep's runs among all of a project's
 _ASKED = "wandb/asked"  # keys of cells, a line each
+_LARGEST_ASKED = 1 << 26  # bytes
 ENDED = "ended"  # in the folder of a run that W&B wrote to its end
 
 
@@ -52,7 +53,10 @@ def unended(folder: Path, keys: Container[str]) -> None:
 
 def untold(folder: Path, cells: Sequence[tuple[Job, Cell]]) -> list[Event]:
     """Which of these recorded cells W&B was to be told of and was not: its part was killed with an earlier sweep."""
-    asked = set((folder / _ASKED).read_text(encoding="utf-8").split()) if (folder / _ASKED).exists() else set[str]()
+    try:
+        asked = set(read_plain(folder / _ASKED, _LARGEST_ASKED).split())
+    except (OSError, ValueError):  # none, or not as ``ask`` wrote it
+        asked = set[str]()
     asked -= {_key_of(run) for run in _ended(folder)}  # one that was cut off may be uploaded too
     left = [(job, cell, Store(folder).read(cell)) for job, cell in cells if cell.key in asked]
     return [Event(job, "recorded", cell.method) for job, cell, r in left if r is not None and r["status"] == "finished"]

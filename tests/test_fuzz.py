@@ -4,7 +4,9 @@ import bz2
 import copy
 import json
 import math
+import os
 import shutil
+import signal
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,13 +20,19 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file
 
 from benchmarks import store as store_module
-from benchmarks.grid import METHODS, PRESETS, Cell, backbones, digest
+from benchmarks.cutting import cut
+from benchmarks.executors.common import Event
+from benchmarks.grid import METHODS, PRESETS, Cell, backbones, digest, make_jobs
+from benchmarks.job import Settings, run_job
 from benchmarks.options import jobs_of, make_parser, save_options, saved_jobs
+from benchmarks.parts import Parts
 from benchmarks.record_shape import is_record
+from benchmarks.report import main as report
 from benchmarks.report import write_report
-from benchmarks.store import OutputError, Store, _name, sealed
+from benchmarks.store import OutputError, Store, _name, is_plain, refuse_links, sealed
 from benchmarks.sweep import main
 from benchmarks.upkeep import merge
+from benchmarks.wandb_runs import untold
 from cst_lightning import Feedback, InputError, get_protocol
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import RULES
@@ -516,3 +524,187 @@ def test_a_store_loses_nothing_whatever_happens_to_it():
 
 def test_backbones_are_there_for_the_fuzzing():
     assert {"dm", "hsic", "udm", "dm_early"} <= set(backbones().found)
+
+
+# --- a run's folder from elsewhere ----------------------------------------------------------------------
+
+SECRET = "what-stands-elsewhere"
+DEEP = "[" * 100_000, '{"a":' * 100_000, "[" * 300 + "]" * 300
+STATE = {
+    "pid": 1, "host": "h", "device": "cpu", "updated": 1.0, "ended": False, "stopped": False, "jobs": 2, "finished": 1,
+    "failed": 0, "share": 0.5, "left": "", "running": [{"job": "D1/dm", "doing": "", "share": 0.5, "mib": 1.0}],
+}  # fmt: skip
+ASKED = {
+    "preset": "paper", "protocol": "matched", "datasets": ["D1", "moons"], "backbones": ["dm"], "methods": ["pl"],
+    "seeds": ["0..4", 7], "cvat_weights": [0.1], "selection": "observed_nll", "override": {"hidden": 8},
+}  # fmt: skip
+NAMED = "\n".join(f"(figures/{name}.svg)" for name in ("a", "settings-1/a", "../a", "settings-1/../../a"))
+OF_A_RUN = {
+    "progress.json": json.dumps(STATE),
+    "sweeps/paper.json": json.dumps(ASKED),
+    "report.md": f"# run\n\n![x]{NAMED}\n`rounds.csv`\n",
+    "wandb/asked": "0123456789abcdef\n",
+    "wandb/sweep-id": "01234567",
+    "set-aside/x.json": "{}",
+    "records.parquet": "PAR1",
+    "figures/settings-1": "",
+}
+LARGE = json.dumps(["0..99999999999", "9" * 30, "9" * 5000]), "9" * 5000, "1e999", '"\\ud800"', "NaN"
+IN_PLACE = st.sampled_from(["link", "link to a folder", "pipe", "folder", "gone"])
+CONTENT = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from([*DEEP, *LARGE, "a: &a [x, x]\nb: [*a, *a]\n", "config: ELSEWHERE", '{"override": "ELSEWHERE"}']),
+)
+
+
+@st.composite
+def spoiled(draw):
+    """Of the files that a run's folder has beside its records one, and what becomes of it."""
+    name = draw(st.sampled_from(list(OF_A_RUN)))
+    sound = {"progress.json": STATE, "sweeps/paper.json": ASKED}.get(name)
+    if sound is None or draw(st.integers(0, 3)) == 0:
+        return name, draw(IN_PLACE | CONTENT)
+    content = sound
+    for _ in range(draw(st.integers(1, 3))):
+        content = mutated(content, draw(st.sampled_from(list(places(sound)))), draw(HOW))
+    if draw(st.booleans()):
+        content |= draw(st.sampled_from([{"config": "ELSEWHERE"}, {"trust": ["os"]}, {"seeds": ["0..9999999999"]}]))
+    return name, json.dumps(content)
+
+
+def spoil(run, elsewhere, name, how):
+    path = run / name
+    if how in ("link", "link to a folder", "pipe", "folder", "gone"):
+        path.unlink(missing_ok=True)
+    if how == "link":
+        path.symlink_to(elsewhere / "secret.txt")
+    elif how == "link to a folder":
+        path.symlink_to(elsewhere)
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    elif how != "gone":
+        content = how if isinstance(how, bytes) else how.replace("ELSEWHERE", str(elsewhere / "secret.txt")).encode()
+        path.write_bytes(content)
+
+
+def tree(folder):
+    return {path: path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
+
+
+def test_whatever_else_a_runs_folder_holds_is_told_in_a_line_or_no_matter(tmp_path, monkeypatch, capsys):
+    """No crash, no wait, nothing read or written elsewhere, and the records stand as they were."""
+    monkeypatch.setattr("benchmarks.report._drawn", lambda found, entries, folder: [])
+    monkeypatch.setattr("benchmarks.report.render", lambda runs: "")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.txt").write_text(f"{SECRET}: 1\n")
+    for name in ("a.svg", "a.pdf", "x.json"):
+        (elsewhere / name).write_text("mine")
+    kept, run, statuses = tree(elsewhere), tmp_path / "run", []
+    commands = {
+        "status": lambda: main(["status", str(run)]),
+        "verify": lambda: main(["verify", str(run)]),
+        "sync": lambda: main(["sync", str(run)]),
+        "merge": lambda: main(["merge", str(run), "--out", str(tmp_path / "merged")]),
+        "report": lambda: report([str(run)]),
+        "untold": lambda: untold(refuse_links(run), []) and 0,
+    }
+
+    def hangs(*_):
+        pytest.fail("it waits for a pipe")
+
+    signal.signal(signal.SIGALRM, hangs)
+
+    @settings(max_examples=120, phases=[Phase.generate])
+    @given(spoiled(), st.sampled_from(list(commands)))
+    def law(what, command):
+        for folder in (run, tmp_path / "merged"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, text in OF_A_RUN.items():
+            (run / name).parent.mkdir(parents=True, exist_ok=True)
+            (run / name).write_text(text)
+        (run / "figures" / "settings-1").unlink()
+        Store(run).write(CELLS[0], record(CELLS[0], [1, 2, 3]))
+        written = Store(run).path(CELLS[0]).read_bytes()
+        spoil(run, elsewhere, *what)
+        capsys.readouterr()
+        signal.alarm(20)
+        try:
+            status = commands[command]() or 0
+        except InputError:
+            status = 2
+        finally:
+            signal.alarm(0)
+        said = capsys.readouterr()
+        assert status in (0, 1, 2)
+        statuses.append(status)
+        assert "Traceback" not in said.err
+        assert SECRET not in said.out + said.err
+        assert (status == 0) <= (said.err == "")
+        assert len(said.err.splitlines()) <= 1
+        assert tree(elsewhere) == kept
+        assert Store(run).path(CELLS[0]).read_bytes() == written
+        assert not any(SECRET in path.read_text(errors="replace") for path in run.rglob("*") if is_plain(path))
+
+    law()
+    assert {0, 2} <= set(statuses)
+
+
+@pytest.fixture(scope="module")
+def part_records(tmp_path_factory):
+    """Of a job in three parts, by seed."""
+    job = make_jobs(
+        "smoke", protocol="matched", datasets=["moons"], backbone_names=["dm"], methods=["pl"], seeds=["0..2"],
+        overrides={"max_epochs": 2, "max_epochs_cst": [2], "batch_size": 25},
+    )[0]  # fmt: skip
+    store = Store(tmp_path_factory.mktemp("parts"))
+    for part in cut(job, 1):
+        run_job(part, store, Settings(device="cpu"), lambda _: None)
+    return job, {part.seeds[0]: store.read(part.cells[0]) for part in cut(job, 1)}
+
+
+def test_parts_from_elsewhere_join_to_a_record_or_are_run_again(tmp_path, part_records):
+    job, sound = part_records
+    of_parts = {}
+    for place in places(sound[1]):
+        if place[0] not in ("identity", "checksum"):
+            of_parts.setdefault(place[:2], []).append(place)
+    somewhere = st.sampled_from(list(of_parts.values())).flatmap(st.sampled_from)
+    again, joined = [], []
+
+    @settings(max_examples=60, phases=[Phase.generate])
+    @given(st.lists(st.tuples(somewhere, HOW), min_size=1, max_size=4), st.booleans())
+    def law(mutations, all_there):
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        content = {name: value for name, value in sound[1].items() if name != "checksum"}
+        for place, how in mutations:
+            content = mutated(content, place, how)
+        store, there = Store(tmp_path), cut(job, 1)
+        inside = Store(tmp_path / "parts")
+        inside.write(there[1].cells[0], {**content, "status": content.get("status", "finished")})
+        for part in there[2 if all_there else 3 :]:
+            inside.write(part.cells[0], sound[part.seeds[0]])
+        for _ in range(2):  # what ends in a failure is run again by the same command
+            inside.set_aside_faults()
+            parts = Parts([job], store, 1, "retry-failed", "cpu")
+            parts.begin()
+            for part in parts.todo:
+                inside.write(part.cells[0], sound[part.seeds[0]])
+                parts.take(Event(part, "recorded", "pl"))
+                parts.take(Event(part, "finished"))
+            found = store.read(job.cells[0])
+            assert found is not None
+            if found["status"] == "finished":
+                break
+        (again if len(list(tmp_path.rglob("set-aside/*"))) else joined).append(mutations)
+        assert found["status"] == "finished"
+        assert is_record(found)
+        assert [result["seed"] for result in found["results"]] == [0, 1, 2]
+        assert found["results"][0] == sound[0]["results"][0]
+        assert list((tmp_path / "parts" / "cells").iterdir()) == []
+
+    law()
+    assert len(again) > 10
+    assert len(joined) > 10

@@ -285,6 +285,45 @@ def test_nothing_is_fetched_to_outside_the_folder(memory, tmp_path, monkeypatch)
     assert all(path.is_relative_to(remote.folder / "sweeps") for path in tmp_path.rglob("*") if path.is_file())
 
 
+NAMES_THERE = [
+    "..json",
+    "a\nb.json", "\x1b[31m.json", "c:x.json", "..json", ".hidden.json", "n" * 300 + ".json", "é" * 150 + ".json",
+    "-rf.json", "$(touch x).json", "paper.json", "CON.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["cells", "sweeps"])
+def test_objects_of_any_name_and_content_come_to_no_harm(kind, memory, tmp_path, capsys):
+    contents = [b"", b"\xff\xfe", b"null", b"[" * 100_000, b'{"identity": {}}', b"9" * 5000]
+    for number, name in enumerate(NAMES_THERE):
+        memory.pipe_file(f"/bucket/run/{kind}/{name}", contents[number % len(contents)])
+    memory.pipe_file("/bucket/run/wandb/sweep-id", b"../../../elsewhere")
+    memory.pipe_file("/bucket/run/cells/../../above.json", b"{}")
+    before = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    remote = Remote("memory://bucket/run")
+    remote.pull()
+    remote.pull()  # what is told once is not told again
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert [path for path in written if not (tmp_path / path).is_relative_to(tmp_path / remote.folder)] == []
+    told = [path.removeprefix(f"memory://bucket/run/{kind}/") for path, _ in remote.faults]
+    assert len(told) == len(set(told))
+    assert {"a\nb.json", "\x1b[31m.json", "c:x.json", "n" * 300 + ".json", "é" * 150 + ".json"} <= set(told)
+    assert list((remote.folder / "cells").glob("*")) == []
+    assert main(["verify", "memory://bucket/run"]) in (1, 2)
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "Traceback" not in said.err
+
+
+def test_what_stands_in_a_files_place_here_is_not_followed_by_what_comes_from_there(memory, tmp_path):
+    remote, elsewhere = Remote("memory://bucket/run"), tmp_path / "elsewhere"
+    memory.pipe_file("/bucket/run/sweeps/paper.json", b"{}")
+    (remote.folder / "sweeps").mkdir(parents=True)
+    (remote.folder / "sweeps" / "paper.json").symlink_to(elsewhere)
+    remote.pull()
+    assert not elsewhere.exists()
+
+
 def test_status_of_an_address_names_the_folder(memory, capsys):
     assert main(["status", "memory://bucket/run"]) == 2
     assert "name results/runs/memory-bucket-run-" in capsys.readouterr().err

@@ -243,6 +243,7 @@ def test_a_runs_folder_imports_nothing(whole, evil, tmp_path, capsys):
 
 
 LINKED = ["cells", "parts", "set-aside", "sweeps", "figures", "wandb", "parts/cells", "parts/set-aside", "wandb/asked"]
+LINKED += ["figures/settings-1"]
 
 
 @pytest.mark.parametrize("name", LINKED)

@@ -268,6 +268,13 @@ def test_a_pipe_among_the_records_is_set_aside_and_not_waited_for(tmp_path):
     assert len(store.read_all()) == 1
 
 
+def test_a_file_too_large_for_a_record_is_not_read(tmp_path):
+    path = tmp_path / "x.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)  # of which the disk holds nothing
+    assert examine(path) == (None, f"too large: {1 << 31:,} bytes")
+
+
 def test_two_sweeps_at_once_lose_and_mix_nothing(whole, tmp_path):
     arguments = [*TINY, "--workers", "1", "--out", str(tmp_path)]
     both = [start(arguments) for _ in range(2)]
