@@ -50,4 +50,4 @@ def _tell(looked_up: list[dict[str, Any]]) -> int:
 
 if __name__ == "__main__":
     arguments = [one for one in sys.argv[1:] if one != "--unreached-is-told"]
-    sys.exit(main(*arguments, unreached_is_told=len(arguments) < len(sys.argv) - 1))
+    sys.exit(main(arguments[0], arguments[1], unreached_is_told=len(arguments) < len(sys.argv) - 1))

@@ -18,7 +18,7 @@ from benchmarks.cutting import cut, join
 from benchmarks.grid import Cell, Job, backbones, student_groups
 from benchmarks.records import Choice, Clock, Made, by_weight, make_record
 from benchmarks.store import Record
-from benchmarks.texts import last_line
+from benchmarks.texts import first_line
 from benchmarks.watching import Compiling, Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.catalogue import get_method
@@ -29,6 +29,9 @@ from cst_lightning.selection import best, get_rule, scores
 from cst_lightning.self_training import self_train
 from cst_lightning.stacked import StackedModule
 from datamodules.base import BanditDataModule
+
+#: how CUDA and its libraries say that a GPU's memory is full
+_FULL = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,33 @@ def run_job(job: Job, store: Records, settings: Settings, report: Report, failur
     try:
         _run_stack(job, store, settings, report, failures)
         return
-    except torch.OutOfMemoryError as error:
-        if len(job.seeds) == 1:
+    except RuntimeError as error:
+        full = _of_memory(error)
+        if full is None or len(job.seeds) == 1:
             raise
-        said = f"OutOfMemoryError: {last_line(str(error))}"
+        said = f"OutOfMemoryError: {first_line(str(full))}"
+        del full  # it holds the frames that hold the stack
     gc.collect()  # a stack and its Trainer hold each other, and its memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     _run_halves(job, store, settings, report, [*failures, said])
+
+
+def _of_memory(error: BaseException) -> BaseException | None:
+    """The error which says that a GPU's memory is full, if it is ``error`` or what that arose from.
+
+    PyTorch's allocator says so by a type, CUDA itself and its libraries by a text; and a recording of a CUDA graph
+    that runs out of memory ends with an error of the recording's.
+    """
+    seen = list[int]()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, torch.OutOfMemoryError):
+            return error
+        if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL):
+            return error
+        seen.append(id(error))
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return None
 
 
 class _InMemory(dict[str, Record]):

@@ -36,6 +36,12 @@ def last_line(text: str) -> str:
     return printable(lines[-1]) if lines else ""
 
 
+def first_line(text: str) -> str:
+    """The first line of an error of CUDA's, which says what it was: those after it advise."""
+    lines = text.strip().splitlines()
+    return printable(lines[0]) if lines else ""
+
+
 def shell_word(path: Path) -> str:
     """A path as a command takes it, whatever stands in its name."""
     return shlex.quote(printable(str(path)))

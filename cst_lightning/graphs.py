@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -93,13 +94,19 @@ def _warm_up(step: Callable[[], Tensor], tape: _Tape, device: torch.device) -> N
     if device.type != "cuda":
         step()
         return
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(_WARM_UP):
             tape.rewind()
             step()
     torch.cuda.current_stream(device).wait_stream(side)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One a device: for each stream that is ever used cuBLAS takes tens of megabytes, and keeps them."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _captured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:

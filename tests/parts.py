@@ -126,6 +126,27 @@ class Large(DirectMethod):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
+class LargeForLibraries(DirectMethod):
+    """A GPU's memory holds two seeds, and who finds out says it in another way each time."""
+
+    name = "large_for_libraries"
+
+    def prepare(self, feedback):
+        if len(self.seeds) <= 2:
+            return
+        way = os.environ["WAY"]
+        if way == "allocator":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if way == "CUDA":
+            raise torch.AcceleratorError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`.")
+        if way == "cuBLAS":
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        finally:  # as the end of a recording of a CUDA graph does
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
 class LargeStudent(SelfTraining):
     """A GPU's memory holds the students of three seeds."""
 

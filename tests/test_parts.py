@@ -242,6 +242,36 @@ def test_a_stack_that_a_gpu_does_not_hold_is_trained_in_smaller_ones_and_the_rec
         run_job(make_job("tests.parts.Large", seeds=["0"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)
 
 
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("allocator", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ("CUDA", "OutOfMemoryError: CUDA error: out of memory"),
+        ("cuBLAS", "OutOfMemoryError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("recording", "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_however_it_is_said_that_a_gpus_memory_is_full_the_stack_is_halved(way, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("WAY", way)
+    job, store = (
+        make_job("tests.parts.LargeForLibraries", seeds=["0..3"], max_epochs=1, max_epochs_cst=[1]),
+        Store(tmp_path),
+    )
+    run_job(job, store, Settings(device="cpu"), lambda _: None)
+    for record in store.read_all():
+        assert [part["seeds"] for part in record["provenance"]["parts"]] == [[0, 1], [2, 3]]
+        assert record["provenance"]["failures_before"] == [said]
+
+
+def test_another_error_of_cuda_is_no_full_memory(tmp_path, monkeypatch):
+    def broken(self, feedback):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Large, "prepare", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        run_job(make_job("tests.parts.Large", seeds=["0..3"]), Store(tmp_path), Settings(device="cpu"), lambda _: None)
+
+
 def test_what_a_gpu_did_not_hold_is_gone_before_the_halves_are_trained(tmp_path, monkeypatch):
     stacks, prepare = weakref.WeakSet(), Large.prepare
 
