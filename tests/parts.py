@@ -86,7 +86,7 @@ class Waiting(DirectMethod):
 
 
 def _wait_in(folder, text):
-    handle, _ = tempfile.mkstemp(prefix="begun-", dir=folder)
+    handle, _ = tempfile.mkstemp(prefix=f"begun-{os.getpid()}-", dir=folder)
     os.write(handle, text.encode())
     os.close(handle)
     while not Path(folder, "go").exists():

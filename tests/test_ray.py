@@ -277,6 +277,18 @@ def test_jobs_of_half_a_gpu_share_one_and_jobs_without_one_see_none(cluster, wai
     cluster.remove_node(node)
 
 
+def test_a_worker_that_had_a_gpu_ends_with_its_job_and_frees_the_memory(cluster, waiting, tmp_path):
+    """PyTorch keeps what it took of a GPU until its process ends, and the next job may be in another one."""
+    node = cluster.add_node(**cluster.spare_node | {"num_gpus": 1})
+    (waiting / "go").touch()
+    arguments = ["--datasets", "tests.parts.WaitingCoins", "--backbones", "dm", "tests.parts.Plain", *SHORT]
+    on = [*on_ray(cluster, *arguments), "--seeds", "0", "--methods", "backbone", "--workers", "1"]
+    assert main([*on, "--gpus-per-job", "0.5", "--out", str(tmp_path)]) == 1  # CUDA finds no GPU
+    begun = [path.name.split("-")[1] for path in waiting.glob("begun-*")]
+    assert len(begun) == len(set(begun)) == 2
+    cluster.remove_node(node)
+
+
 def test_a_node_without_memory_fails_its_job_and_the_other_nodes_go_on(cluster, waiting, tmp_path, monkeypatch):
     """The second of two nodes takes its memory for full, and ends each worker; then the job runs on the first."""
     cluster.remove_node(next(iter(cluster.worker_nodes)))

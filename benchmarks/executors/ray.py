@@ -127,13 +127,14 @@ def run_ray(
     ray = _ray()
     # a task without a share of a GPU sees those of its node all the same
     settings = replace(settings, device="cuda" if cluster.gpus else "cpu")
-    task = ray.remote(make_task()).options(
+    task = ray.remote(
         num_cpus=cluster.cpus,
         num_gpus=cluster.gpus,
         num_returns="streaming",
+        max_calls=1 if cluster.gpus else 0,  # a worker that is kept would keep its share of a GPU's memory
         max_retries=0,  # a task run again by Ray would be taken for the rest of the first: it is submitted anew instead
         runtime_env={"env_vars": {**dict.fromkeys(ONE_THREAD, str(cluster.threads)), **KEEP_MEMORY}},
-    )
+    )(make_task())
     waiting, running = deque(map(_Task, jobs)), list[_Task]()
     idle_since = math.inf  # on the monotonic clock: no job runs since, although there is room for one
 
