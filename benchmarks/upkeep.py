@@ -78,6 +78,9 @@ def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
         raise InputError(f"out={options.out}: allowed is a folder")
     found = [here(folder) for folder in options.folders]
     sources, out = [folder for folder, _ in found], refuse_links(Path(options.out))
+    for source in sources:
+        if source.resolve() in out.resolve().parents:
+            raise InputError(f"out={out} lies in {source}, whose files it would mix with: name another folder")
     for path, fault in (fault for _, faults in found for fault in faults):
         print(f"left out, since it is no record: {printable(path)} ({fault})")
     for source in sources:

@@ -268,6 +268,18 @@ def test_a_pipe_among_the_records_is_set_aside_and_not_waited_for(tmp_path):
     assert len(store.read_all()) == 1
 
 
+def test_a_record_is_replaced_and_never_written_into(tmp_path):
+    """Whoever reads the old one meanwhile has all of it."""
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3]))
+    before = store.path(one).read_bytes()
+    with store.path(one).open("rb") as reader:
+        reader.read(10)
+        store.write(one, record(one, [4, 5, 6]))
+        assert reader.read() == before[10:]
+    assert store.read(one)["results"][0]["metrics"]["nll"] == 4
+
+
 def test_a_file_too_large_for_a_record_is_not_read(tmp_path):
     path = tmp_path / "x.json"
     with path.open("wb") as file:
@@ -343,6 +355,15 @@ def test_stores_of_several_machines_become_one(tmp_path, no_tables):
     assert values(tmp_path / "a") == values(tmp_path / "c")
     assert main(["verify", folders[0]]) == 0
     assert (tmp_path / "a" / "cells" / Store(tmp_path).path(cell("backbone")).name).exists()
+
+
+@pytest.mark.parametrize("inside", ["cells", "parts/cells", "sweeps", "joined"])
+def test_nothing_is_merged_into_a_folder_of_a_source(inside, tmp_path, no_tables, capsys):
+    (folder,) = stores(tmp_path, a={"backbone": 1.0})
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["merge", folder, "--out", f"{folder}/{inside}"]) == 2
+    assert f"lies in {folder}, whose files it would mix with" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_parts_of_several_machines_are_joined_too(tmp_path, no_tables, capsys):
