@@ -615,7 +615,7 @@ def test_whatever_else_a_runs_folder_holds_is_told_in_a_line_or_no_matter(tmp_pa
     def hangs(*_):
         pytest.fail("it waits for a pipe")
 
-    signal.signal(signal.SIGALRM, hangs)
+    before = signal.signal(signal.SIGALRM, hangs)
 
     @settings(max_examples=120, phases=[Phase.generate])
     @given(spoiled(), st.sampled_from(list(commands)))
@@ -648,7 +648,10 @@ def test_whatever_else_a_runs_folder_holds_is_told_in_a_line_or_no_matter(tmp_pa
         assert Store(run).path(CELLS[0]).read_bytes() == written
         assert not any(SECRET in path.read_text(errors="replace") for path in run.rglob("*") if is_plain(path))
 
-    law()
+    try:
+        law()
+    finally:
+        signal.signal(signal.SIGALRM, before)
     assert {0, 2} <= set(statuses)
 
 
