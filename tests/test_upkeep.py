@@ -273,7 +273,7 @@ def test_a_record_is_replaced_and_never_written_into(tmp_path):
     store, one = Store(tmp_path), cell()
     store.write(one, record(one, [1, 2, 3]))
     before = store.path(one).read_bytes()
-    with store.path(one).open("rb") as reader:
+    with store.path(one).open("rb", buffering=0) as reader:
         reader.read(10)
         store.write(one, record(one, [4, 5, 6]))
         assert reader.read() == before[10:]
