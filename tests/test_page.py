@@ -149,8 +149,31 @@ def test_a_number_is_a_card_on_a_phone(runs, browser):
     assert box["x"] >= 0
     label = "e => getComputedStyle(e, '::before').content"
     assert "mean ± standard error" in card.locator("td.mean").evaluate(label)
+    best = page.locator("#table tr.best td.mean").first
+    assert "mean ± standard error" in best.evaluate(label)
+    assert "★" in best.evaluate("e => getComputedStyle(e, '::after').content")
     wide, _ = open_page(browser, runs / "one" / "report.html", 1440)
     assert "standard error" not in wide.locator("#table tbody tr td.mean").first.evaluate(label)
+
+
+SIDEWAYS = "e => e.scrollWidth > e.clientWidth + 1"
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_on_a_phone_every_table_of_several_columns_is_cards_and_what_scrolls_sideways_says_so(runs, browser, width):
+    page, _ = open_page(browser, runs / "one" / "report.html", width)
+    page.wait_for_function("document.querySelector('figure[data-sideways]')")
+    tables = page.locator(".wide").all()
+    assert len(tables) > 3
+    assert not any(table.evaluate(SIDEWAYS) for table in tables)
+    commit = page.get_by_role("region", name="Provenance").locator("tbody td").nth(3)
+    assert "commit" in commit.evaluate("e => getComputedStyle(e, '::before').content")
+    hint = "e => getComputedStyle(e, '::after').content"
+    for figure in page.locator("figure").all():
+        assert figure.evaluate(SIDEWAYS) == ("scroll sideways" in figure.evaluate(hint))
+    page.emulate_media(media="print")
+    shown = "all => all.map(one => getComputedStyle(one, '::after').display)"
+    assert set(page.locator("[data-sideways]").evaluate_all(shown)) <= {"none"}
 
 
 def test_two_runs_are_compared(runs, browser):
