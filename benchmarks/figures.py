@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c26a9c", "#b37400", "#3a8fc7", "#000000", "#7a7a7a")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")  # not as many as colours: no two of many share both
 #: of the backbones that have a title, in the order of these
 _OF_BACKBONES = (*COLOURS[:3], "#7a7a7a", "#c26a9c", "#882255", "#b37400", "#3a8fc7", "#4b2e9e", "#000000")
 _SAVED: Any = {
@@ -36,7 +36,7 @@ _SAVED: Any = {
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _also: ContextVar[tuple[str, ...]] = ContextVar("also", default=())
 _FILLS = ("full", "none", "left", "top", "right", "bottom")
-_HATCHES = ("", "//", "..", "xx", "--", "++", "\\\\", "oo", "||", "**")
+_HATCHES = ("", "//", "..", "xx", "--", "++", "\\\\", "oo", "||", "**", "OO")
 _HANDLE_INCHES, _LETTER_INCHES = 0.5, 0.072  # that an entry of a legend takes
 
 

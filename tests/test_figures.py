@@ -1,13 +1,17 @@
 """What the figures of a report show, looked at before they are written."""
 
+from itertools import combinations, cycle, islice
+
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 
-from benchmarks import course, course_figures, figures, sections
+from benchmarks import course, course_figures, figures, sections, toy
 from benchmarks.entries import BACKBONE_TITLES, TITLES, Entry, Place
 from benchmarks.statistics import Summary
+from cst_lightning.catalogue import METHODS
 from cst_lightning.protocols import MATCHED
 
 
@@ -110,6 +114,65 @@ def test_a_backbone_has_its_colour_in_every_figure_and_no_two_share_one():
 
     assert colour(["hsic"], "hsic") == colour(["dm", "udm", "hsic"], "hsic")
     assert len({colour(["dm"], name) for name in BACKBONE_TITLES}) == len(BACKBONE_TITLES)
+
+
+# of Machado, Oliveira and Fernandes (2009), for linear RGB, at severity 1
+SEEN = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+TO_XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+WHITE = [0.95047, 1.0, 1.08883]
+
+
+def lab(colour, seen):
+    """CIE Lab of an sRGB colour as a reader sees it."""
+    coded = np.array(to_rgb(colour))
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    xyz = TO_XYZ @ np.clip(seen @ linear, 0, 1) / WHITE
+    x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def differ(one, other):
+    """By what the least sharp-eyed reader sees: the distance of two colours in CIE Lab."""
+    return min(np.linalg.norm(lab(one, seen) - lab(other, seen)) for seen in map(np.array, SEEN.values()))
+
+
+def test_colours_differ_as_published_for_those_who_see_all_and_less_for_others():
+    assert lab("#ff0000", np.eye(3)) == pytest.approx([53.24, 80.09, 67.20], abs=0.02)
+    assert differ("#b00000", "#006000") < 30 < np.linalg.norm(lab("#b00000", np.eye(3)) - lab("#006000", np.eye(3)))
+
+
+OWN = [f"own{number}" for number in range(8)]
+
+
+def of_methods():
+    names = [*METHODS, *OWN]
+    return [(style["color"], style["marker"]) for style in (figures.line_style(names, name) for name in names)]
+
+
+def of_backbones(sign):
+    names = [*BACKBONE_TITLES, *OWN]
+    values = (figures._OF_BACKBONES, sign)
+    return [tuple(figures._of_backbone(value, names, name) for value in values) for name in names]
+
+
+@pytest.mark.parametrize(
+    "styles",
+    [
+        of_methods(),
+        of_backbones(figures._FILLS),
+        of_backbones(figures._HATCHES),
+        list(islice(zip(cycle(figures.COLOURS), cycle(figures.MARKERS), strict=False), 16)),
+        [(colour, "the same") for colour in toy._COLOURS],
+    ],
+    ids=["methods", "backbones of points", "backbones of bars", "data sets", "the toy's outcomes"],
+)
+def test_what_stands_in_one_figure_is_told_apart_by_its_colour_for_colour_blind_readers_or_by_another_sign(styles):
+    for (colour, sign), (other_colour, other_sign) in combinations(styles, 2):
+        assert sign != other_sign or differ(colour, other_colour) > 10  # seen at a glance
 
 
 def entry(metric, mean, backbone="dm", method="pl", dataset="D1"):
