@@ -127,7 +127,12 @@ def make_parser() -> ArgumentParser:
         default=None,
         help="Weights & Biases; by default online where it finds a key, else offline",
     )
-    parser.add_argument("--wandb-project", type=str, default="cst-lightning", help="W&B project")
+    parser.add_argument(
+        "--wandb-project",
+        type=str | None,
+        default=None,
+        help="W&B project; by default WANDB_PROJECT, else cst-lightning",
+    )
     parser.add_argument("--wandb-entity", type=str | None, default=None, help="W&B user or team; by default the key's")
     parser.add_argument("--wandb-tags", type=str, nargs="+", default=None, help="tags of every W&B run")
     overrides = ArgumentParser(description="protocol fields to replace")

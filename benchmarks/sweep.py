@@ -262,7 +262,8 @@ def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Na
     with suppress(OSError):  # what is wrong there is told by W&B's part
         ask(store.folder, [cell for cells in pending.values() for cell in cells])
     tags = tuple(options.wandb_tags or ())
-    settings = Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve())
+    project = options.wandb_project or os.environ.get("WANDB_PROJECT") or "cst-lightning"
+    settings = Tracking(mode, project, options.wandb_entity, tags, store.folder.resolve())
     try:
         tracker = Tracker(jobs, settings)
     except OSError as error:  # no shared memory or no process left

@@ -7,6 +7,7 @@ never doubled. While the server cannot be reached runs go to another process, wh
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ class Session:
     rest_has_summary: bool = False
     elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
     locks: dict[Path, IO[str] | None] = field(default_factory=dict)  # by file; held until this process ends
+    refused: list[str] | None = None  # variables that W&B does not take as they are; None before the first run
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
@@ -173,12 +175,14 @@ class Session:
         are = "is" if len(waiting) == 1 else "are"
         where = f"{counted(len(waiting), 'run')} {are} in {folder / 'wandb'}. {how_to_sync(folder)}"
         if self.mode == "offline":
-            why = " (no key was found)" if self.settings.mode is None else ""
+            why = " (no key was found)" if self.settings.mode is None and not self.problems else ""
             said.append(f"W&B: logged offline{why}; {where}")
         elif self.mode == "online" and waiting and not handed:
             said.append(f"W&B: not all is uploaded; {where}")
         if self.mode == "online" and (waiting or handed):
             self.problems = self.problems or ["its server did not take everything in time"]
+        if self.refused:
+            said.append(f"W&B: {', '.join(self.refused)} left out: no value that it takes")
         if self.problems:
             said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
         return said
@@ -245,7 +249,10 @@ class Session:
         import wandb
 
         settings = self.settings
-        self.mode = self.mode or settings.mode or found_mode()
+        self.mode = self.mode or settings.mode or self._found_mode()
+        # online nothing is left out: without the address of a server of one's own, W&B would send to its own
+        if self.mode == "offline" and self.refused is None:
+            self.refused = drop_refused()
         if not self.server.well:
             raise _UnreachableError
         run_id = f"{self.token}-{key}"
@@ -294,6 +301,13 @@ class Session:
         self.server.started()
         write_text(Path(run.dir).parent / _ADDRESS, run.path)
         return run
+
+    def _found_mode(self) -> str:
+        try:
+            return found_mode()
+        except Exception as error:  # of many kinds
+            self._failed(error)
+            return "offline"
 
     def _summary(self) -> None:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
@@ -379,6 +393,20 @@ def _is_there(run: Path) -> bool:
         return any(one.digest == digest and one.state == "COMMITTED" for one in found.logged_artifacts())
     except Exception:  # no address; not on the server; no answer: of many kinds
         return False
+
+
+def drop_refused() -> list[str]:
+    """Take out of this process's environment what W&B refuses, since it would start no run with it; the names."""
+    import wandb
+
+    refused = []
+    for name in sorted(name for name in os.environ if name.startswith("WANDB_")):
+        try:
+            wandb.Settings().update_from_env_vars({name: os.environ[name]})
+        except Exception:  # pydantic's, and of its own kinds
+            refused.append(name)
+            del os.environ[name]
+    return refused
 
 
 def found_mode() -> str:

@@ -26,7 +26,8 @@ def sync(folder: Path) -> int:
         raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
     for run in runs:
         _refuse_links_in(run)
-    print(f"{len(runs)} W&B runs wait in {printable(str(folder / 'wandb'))}: {_named(runs)}")
+    wait = "waits" if len(runs) == 1 else "wait"
+    print(f"{counted(len(runs), 'W&B run')} {wait} in {printable(str(folder / 'wandb'))}: {_named(runs)}")
     settle_environment()
     if _mode() == "offline":
         raise InputError("sync needs a W&B key: run `wandb login`, or set WANDB_API_KEY")

@@ -171,6 +171,43 @@ def test_a_time_for_wandbs_start_that_is_none_is_the_usual_one(text, tmp_path, m
         assert set(runs(tmp_path)) == {"multilabel/dm/backbone", "summary"}
 
 
+def test_variables_of_wandb_neither_break_the_runs_nor_mix_them_up(tmp_path, monkeypatch, capsys):
+    """What is of one run alone is passed over; what W&B refuses would cost the first point of a run."""
+    given = {"HTTP_TIMEOUT": "soon", "CONSOLE": "loud", "SILENT": "false", "RUN_ID": "abc", "RESUME": "must"}
+    given |= {"NAME": "mine", "JOB_TYPE": "mine", "RUN_GROUP": "mine", "DIR": str(tmp_path / "elsewhere")}
+    given |= {"NOTES": "by night", "TAGS": "a,b", "PROJECT": "prices", "ENTITY": "us"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    options = ["--methods", "backbone", "pl", "--wandb", "offline", "--out", str(tmp_path / "run")]
+    assert sweep([*LOGGED, *options]) == 0
+    said = capsys.readouterr().err
+    assert "W&B: WANDB_CONSOLE, WANDB_HTTP_TIMEOUT left out: no value that it takes" in said
+    assert "W&B failed" not in said
+    found = runs(tmp_path / "run")
+    assert {name: len(of_name) for name, of_name in found.items()} == {
+        "multilabel/dm/backbone": 1, "multilabel/dm/pl": 1, "summary": 1,
+    }  # fmt: skip
+    _, history, info = found["multilabel/dm/backbone"][0]
+    assert [row["epoch"] for row in history] == [1, 2, 3]
+    assert (info.job_type, info.notes, list(info.tags)) == ("written", "by night", ["a", "b"])
+    assert (info.project, info.entity) == ("prices", "us")
+    assert info.run_group.startswith("run-")
+    assert info.run_id != "abc"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_server_of_ones_own_whose_address_is_wrong_is_not_replaced_by_wandbs(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "our server")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert sweep([*LOGGED, "--methods", "backbone", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert "W&B failed, and the sweep is whole" in said
+    assert "logged offline; 2 runs are in" in said
+    _, history, _ = runs(tmp_path)["multilabel/dm/backbone"][0]
+    assert len(history) == 3
+
+
 def test_a_sweep_is_named_on_a_file_system_without_links(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise PermissionError(errno.EPERM, "Operation not permitted")
