@@ -281,7 +281,9 @@ def test_what_wandb_cannot_read_of_the_environment_is_told_in_a_line(server, tmp
     (tmp_path / "wandb/offline-run-1-2-summary/run.wandb").touch()
     monkeypatch.setenv("WANDB_SILENT", "perhaps")
     assert sweep(["sync", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    told = capsys.readouterr()
+    assert told.out.startswith(f"1 W&B run waits in {tmp_path / 'wandb'}: offline-run-1-2-summary")
+    (line,) = told.err.splitlines()
     assert line.startswith("error: W&B does not start: ")
     assert "silent" in line
 
