@@ -118,6 +118,11 @@ def check_names(names: Sequence[Hashable], columns: Roles, where: str) -> None:
         raise InputError(f"{where}: the column name {wrong[0]!r} is no text: name columns by text")
     texts = [str(name) for name in names]
     twice = [name for name, number in Counter(texts).items() if number > 1]
+    if "" in twice:
+        raise InputError(
+            f"{where}: column {texts.index('') + 1} has no name, nor has another one (empty ones beside the table?): "
+            "name them or delete them"
+        )
     if twice:
         raise InputError(
             f"{where}: column {twice[0]!r} stands {texts.count(twice[0])} times: give each a name of its own"

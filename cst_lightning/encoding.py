@@ -16,7 +16,7 @@ from sklearn.feature_extraction import FeatureHasher
 from cst_lightning.errors import InputError, rows_from_0, warn
 from cst_lightning.feedback import MISSING
 from cst_lightning.frames import as_frame
-from cst_lightning.text_faults import NUMBER, dates_as_numbers, fault_of_text
+from cst_lightning.text_faults import NUMBER, dates_as_numbers, fault_of_text, is_counter
 
 Label = str | int | float | bool
 
@@ -239,6 +239,11 @@ class FeatureEncoder:
             warn(
                 f"column {name!r} holds {what}: turn them into numbers that mean something (days since, weekday, "
                 "month), or leave it out",
+            )
+        elif is_counter(value):
+            warn(
+                f"column {name!r} grows from each row to the next, as a counter or an identifier does, and then says "
+                "nothing of new rows: leave it out, unless it is a quantity by which the rows are sorted",
             )
         with np.errstate(over="ignore"):
             scale = float(seen.std())

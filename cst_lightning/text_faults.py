@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 _NEARLY_ALL = 0.9  # of the rows of a column
+_ENOUGH = 20  # rows, that do not grow one by one by chance
 #: how numbers and dates look that stand in a file as text
 NUMBER = re.compile(r"[\s€$£]*[+-]?\d[\d.,'\s]*[\s€$£%]*")
 _OTHER = {",": ".", ".": ","}  # what stands between the thousands where the decimal mark is the key
@@ -147,3 +148,8 @@ def dates_as_numbers(seen: NDArray[np.float64]) -> str | None:
             if days.dt.year.between(1900, 2099).all():
                 return f"{what}, such as {seen[0]:.0f}"
     return None
+
+
+def is_counter(value: NDArray[np.float64]) -> bool:
+    """Whether whole numbers ``[N]`` grow from each row to the next, as a row's number or an identifier does."""
+    return len(value) >= _ENOUGH and bool((np.diff(value) > 0).all() and not (value % 1).any())

@@ -143,6 +143,26 @@ def test_labels_that_hardly_come_twice_are_an_error_as_numbers_and_a_warning_as_
     assert not any("different" in str(warning.message) for warning in told)
 
 
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        (np.arange(120) * 2, True),  # a counter
+        (np.cumsum(np.random.default_rng(0).integers(1, 9, 120)), True),  # an identifier
+        (np.arange(120) // 2, False),
+        (np.arange(120) / 7, False),
+        (np.arange(120)[::-1], False),
+    ],
+)
+def test_a_column_that_counts_the_rows_is_a_warning(column, told):
+    x, action, outcome = make_log()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        CounterfactualClassifier("s_logistic", "backbone", **QUICK).fit(x.assign(number=column), action, outcome)
+    assert [str(warning.message).partition(",")[0] for warning in said] == [
+        "column 'number' grows from each row to the next"
+    ] * told
+
+
 def test_two_spellings_of_a_label_are_a_warning():
     x, action, outcome = make_log()
     outcome = np.where(np.arange(120) == 7, "Left", outcome)

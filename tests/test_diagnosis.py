@@ -188,12 +188,13 @@ def test_dates_that_are_numbers_are_told_by_diagnosis_and_training_alike(numbers
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         FeatureEncoder().fit(frame[["age", "day", "town"]])
-    assert len(said) == (words is not None)
+    told = [str(warning.message) for warning in said if "'day' holds" in str(warning.message)]
+    assert len(told) == (words is not None)
     if words is None:
         assert not any("'day' holds" in title for title in titles(found))
     else:
         only(found, f"Column 'day' holds {words}", "warning")
-        assert f"column 'day' holds {words}: turn them into numbers" in str(said[0].message)
+        assert f"column 'day' holds {words}: turn them into numbers" in told[0]
 
 
 def test_a_column_of_more_categories_than_are_told_apart():

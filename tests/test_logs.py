@@ -155,6 +155,7 @@ def test_memory_of_a_stream_does_not_grow_with_the_file(tmp_path):
         (text(19), "19 rows: a log needs at least 20"),
         (text(head="age,age,bought"), "column 'age' stands 2 times"),
         (text(head=",price,bought"), r"column 1 has no name \(a row index\?\)"),
+        ("age,price,bought,,\n1,low,1,,\n", "column 4 has no name, nor has another one"),
         (text(head="age,Price,bought"), r"no column 'price' \(action\): did you mean 'Price'\? There are age, Price"),
         (text() + "1,low,1,9\n", "row 42 of the file has 4 cells and the header 3"),
         (b"PK\x03\x04 and so on", "save the sheet as CSV"),
