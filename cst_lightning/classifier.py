@@ -149,7 +149,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             InputError: an option, column or row that cannot be worked with.
         """
         part, rule, random = self.check_options()
-        _warn_of_order(X, action=action, outcome=outcome)
+        _warn_of_order(X, action=action, outcome=outcome, propensity=propensity, sample_weight=sample_weight)
         frame = as_frame(X)
         validate_data(self, X, skip_check_array=True)
         self.n_features_in_ = frame.shape[1]
@@ -381,6 +381,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 "sklearn.set_config(enable_metadata_routing=True) and "
                 "model.set_fit_request(outcome=True).set_score_request(outcome=True)"
             )
+        _warn_of_order(X, action=action, outcome=outcome, sample_weight=sample_weight)
         p = self.predict_proba(X)
         taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
         if (taken < 0).any():
@@ -420,7 +421,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 def _warn_of_order(x: Any, **columns: Any) -> None:
     """Of pandas columns whose index has the labels of X's in another order: they would not be put in X's."""
     for role, column in columns.items():
-        if not isinstance(x, pd.DataFrame) or not isinstance(column, pd.Series) or x.index.equals(column.index):
+        has_index = isinstance(x, pd.DataFrame) and isinstance(column, pd.Series | pd.DataFrame)
+        if not has_index or x.index.equals(column.index):
             continue
         if x.index.is_unique and len(x.index) == len(column) and x.index.isin(column.index).all():
             warn(

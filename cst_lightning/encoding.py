@@ -103,6 +103,8 @@ class Labels:
 def _series(role: str, column: Any) -> pd.Series[Any]:
     if isinstance(column, torch.Tensor):
         column = column.detach().cpu().numpy()
+    if isinstance(column, np.ma.MaskedArray):  # what is masked is missing
+        column = np.ma.filled(column.astype(object), np.nan)
     if hasattr(column, "to_pandas"):
         column = column.to_pandas()
     if isinstance(column, list | tuple) and not any(isinstance(value, list | tuple | np.ndarray) for value in column):

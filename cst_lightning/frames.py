@@ -28,7 +28,10 @@ def as_frame(x: Any) -> pd.DataFrame:
 
 def _as_any_frame(x: Any) -> pd.DataFrame:
     if isinstance(x, torch.Tensor):
-        x = x.detach().cpu().numpy()
+        x = x.detach().cpu()
+        x = (x.float() if x.dtype is torch.bfloat16 else x).numpy()
+    if isinstance(x, np.ma.MaskedArray):  # what is masked is missing
+        x = np.ma.filled(x.astype(object if x.dtype.kind in "OUS" else np.float64), np.nan)
     if hasattr(x, "to_pandas"):  # polars, Arrow
         x = x.to_pandas()
     if isinstance(x, pd.DataFrame):

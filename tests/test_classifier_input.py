@@ -7,6 +7,7 @@ import pandas as pd
 import polars
 import pytest
 import scipy.sparse
+import torch
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
@@ -533,3 +534,35 @@ def test_what_cannot_be_done_at_prediction_is_no_advice():
     model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK).fit(x, action, outcome)
     with pytest.raises(InputError, match=r"holds 'old' in row 2 .*: mend it, as training had numbers alone$"):
         model.predict(x.astype({"age": object}).assign(age=[*x["age"][:2], "old", *x["age"][3:]]))
+
+
+@pytest.mark.parametrize("role", ["propensity", "sample_weight"])
+def test_an_index_in_another_order_is_warned_of_for_every_column(role):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier("s_logistic", "backbone", **QUICK)
+    turned = pd.Series(np.full(120, 0.5), index=x.index[::-1])
+    with pytest.warns(UserWarning, match=f"{role} has the index of X in another order"):
+        model.fit(x, action, outcome, **{role: turned})
+    with pytest.warns(UserWarning, match="outcome has the index of X in another order"):
+        model.score(x, action, pd.Series(outcome, index=x.index[::-1]))
+
+
+def test_what_is_masked_is_missing():
+    _, action, outcome = make_log()
+    x = np.ma.masked_array(np.random.default_rng(0).normal(size=(120, 2)), mask=False)
+    x[3, 1] = 1e6
+    x[3, 1] = np.ma.masked
+    model = CounterfactualClassifier("s_logistic", "backbone", **QUICK)
+    with pytest.raises(InputError, match=r"column 'x1' is missing \(NaN\) in row 3 \(from 0\)"):
+        model.fit(x, action, outcome)
+    masked = np.ma.masked_array(outcome, mask=outcome == "one")
+    with pytest.raises(InputError, match="outcome holds 'left' alone"):
+        model.fit(x.filled(0), action, masked)
+
+
+def test_half_precision_of_any_kind_is_a_number():
+    _, action, outcome = make_log()
+    x = torch.randn(120, 2)
+    model = CounterfactualClassifier("s_logistic", "backbone", **QUICK)
+    for kind in (torch.bfloat16, torch.float16):
+        assert model.fit(x.to(kind), action, outcome).predict_proba(x[:3]).shape == (3, 3, 2)
