@@ -34,6 +34,16 @@ def test_ctrl_c_while_the_imports_of_a_command_run_is_a_line(command, tmp_path):
     assert (done.returncode, done.stderr, done.stdout) == (130, "Interrupted\n", "")
 
 
+def test_ctrl_c_in_a_command_of_ones_own_that_imports_the_benchmarks_is_left_to_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("import benchmarks\n")
+    text = (
+        "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('taken')\n"
+    )
+    (tmp_path / "mine/command.py").write_text(text)
+    assert python("-m", "mine.command", cwd=tmp_path).stdout == "taken\n"
+
+
 def test_ctrl_c_is_ignored_where_the_shell_says_so(tmp_path):
     """As of a job in the background of a script."""
     (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
