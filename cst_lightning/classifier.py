@@ -23,11 +23,11 @@ from cst_lightning.errors import InputError, unknown_name, warn
 from cst_lightning.estimators import check_searches, learner
 from cst_lightning.feedback import Feedback, weights_of_rows
 from cst_lightning.fitting import LogDataModule, fit
-from cst_lightning.frames import as_frame
+from cst_lightning.frames import as_frame, warn_of_order
 from cst_lightning.label_columns import in_order
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
-from cst_lightning.recommending import allowed_actions, worth
+from cst_lightning.recommending import allowed_actions, by_row, worth
 from cst_lightning.saving import load, save
 from cst_lightning.selection import get_rule, known_rules
 from cst_lightning.stacked import StackedModule
@@ -149,7 +149,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             InputError: an option, column or row that cannot be worked with.
         """
         part, rule, random = self.check_options()
-        _warn_of_order(X, action=action, outcome=outcome, propensity=propensity, sample_weight=sample_weight)
+        warn_of_order(X, action=action, outcome=outcome, propensity=propensity, sample_weight=sample_weight)
         frame = as_frame(X)
         validate_data(self, X, skip_check_array=True)
         self.n_features_in_ = frame.shape[1]
@@ -364,6 +364,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
         Columns of a table that are named by actions or outcomes are matched by name.
         """
+        if by_row(actions):
+            warn_of_order(X, actions=actions)
         expected = self.expected_value(X, value)
         expected[~allowed_actions(actions, len(expected), self.action_labels_)] = -np.inf
         return np.asarray(self.actions_[expected.argmax(1)])
@@ -381,7 +383,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 "sklearn.set_config(enable_metadata_routing=True) and "
                 "model.set_fit_request(outcome=True).set_score_request(outcome=True)"
             )
-        _warn_of_order(X, action=action, outcome=outcome, sample_weight=sample_weight)
+        warn_of_order(X, action=action, outcome=outcome, sample_weight=sample_weight)
         p = self.predict_proba(X)
         taken, seen = self.action_labels_.index(action), self.outcome_labels_.index(outcome)
         if (taken < 0).any():
@@ -416,19 +418,6 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-def _warn_of_order(x: Any, **columns: Any) -> None:
-    """Of pandas columns whose index has the labels of X's in another order: they would not be put in X's."""
-    for role, column in columns.items():
-        has_index = isinstance(x, pd.DataFrame) and isinstance(column, pd.Series | pd.DataFrame)
-        if not has_index or x.index.equals(column.index):
-            continue
-        if x.index.is_unique and len(x.index) == len(column) and x.index.isin(column.index).all():
-            warn(
-                f"{role} has the index of X in another order, and rows are joined by their place: give "
-                f"{role}.loc[X.index] where the index says what belongs together"
-            )
 
 
 def _other_columns(names: list[str], known: list[str]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from sklearn.utils import check_array
 
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, warn
 
 
 def as_frame(x: Any) -> pd.DataFrame:
@@ -87,3 +87,36 @@ def _as_array(x: Any) -> Any:
         return check_array(array, dtype=kind, accept_sparse=True, ensure_all_finite=False, **at_least)
     except (TypeError, ValueError) as error:  # in one line
         raise InputError(" ".join(str(error).split())) from None
+
+
+def warn_of_order(x: Any, **arguments: Any) -> None:
+    """Warn of pandas arguments whose index says of some row that it belongs to another one of ``x``.
+
+    Rows are joined by their place. An index 0, 1, ... says nothing beside labels of another kind, such as those of a
+    random split, unless they are the same ones in another order.
+    """
+    if not isinstance(x, pd.DataFrame):
+        return
+    first = {}
+    for name, given in arguments.items():
+        if not isinstance(given, pd.DataFrame | pd.Series) or len(given) != len(x) or given.index.equals(x.index):
+            continue
+        mine, theirs = np.split(x.index.append(given.index).factorize()[0], 2)
+        differ = np.flatnonzero(mine != theirs)
+        both = (x.index, given.index)
+        tells_nothing = any(_is_default(one) for one in both) and not all(isinstance(i, pd.RangeIndex) for i in both)
+        if len(differ) and not (tells_nothing and set(mine) != set(theirs)):
+            first[name] = int(differ[0])
+    if first:
+        name, row = next(iter(first.items()))
+        there, here = (index[[row]].tolist()[0] for index in (arguments[name].index, x.index))
+        listed, has = " and ".join(first), "has" if len(first) == 1 else "have"
+        warn(
+            f"{listed} {has} another index than X, first in row {row} (from 0): {there!r} beside {here!r}; "
+            f"rows are joined by their place: give {name}.loc[X.index] where the index says what "
+            "belongs together, else reset_index(drop=True)"
+        )
+
+
+def _is_default(index: pd.Index) -> bool:
+    return isinstance(index, pd.RangeIndex) and (index.start, index.step) == (0, 1)

@@ -72,7 +72,7 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
     given = actions if isinstance(actions, list | tuple) else np.asarray(actions)
     if isinstance(given, np.ndarray) and given.ndim == 0:
         raise InputError(f"actions={actions!r}: allowed is a list of them, such as [{actions!r}]")
-    nested = [isinstance(row, list | tuple | set | np.ndarray | pd.Series) for row in given]
+    nested = [_is_list(row) for row in given]
     if (isinstance(given, np.ndarray) and given.dtype == bool) or is_table:
         allowed = _as_mask(given)
     elif not any(nested):
@@ -91,6 +91,15 @@ def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool
     if len(empty):
         raise InputError(f"actions allows none in {rows_from_0(empty)}: at least one is needed")
     return allowed
+
+
+def by_row(actions: Any) -> bool:
+    """Whether what ``allowed_actions`` takes is a table, or a list for each row."""
+    return hasattr(actions, "columns") or (isinstance(actions, pd.Series) and any(map(_is_list, actions)))
+
+
+def _is_list(row: Any) -> bool:
+    return isinstance(row, list | tuple | set | np.ndarray | pd.Series)
 
 
 def _is_mask(rows: Any, known: Labels) -> bool:

@@ -1,5 +1,6 @@
 """Logs and options that the estimator cannot work with: one line that says which, where, and what to do."""
 
+import re
 import warnings
 
 import numpy as np
@@ -517,16 +518,46 @@ def test_labels_that_differ_only_by_type_are_told():
             CounterfactualClassifier(**QUICK).fit(x, action, pd.Series(values, dtype=object))
 
 
-def test_an_index_in_another_order_is_warned_of():
+def test_an_index_that_says_otherwise_than_the_place_is_warned_of():
     x, action, outcome = make_log()
-    model = CounterfactualClassifier(method="backbone", n_models=1, **QUICK)
+    model = CounterfactualClassifier("constant", n_models=1, missing="impute", random_state=0)
+    taken, seen, weight = pd.Series(action), pd.Series(outcome), pd.Series(np.ones(120))
+    mixed = x.sample(frac=1, random_state=0).index
+    far = "rows are joined by their place"
+    for call, said in (
+        (lambda: model.fit(x.loc[mixed], taken, seen), f"action and outcome have another index .* row .* {far}"),
+        (lambda: model.fit(x, taken[mixed], seen), rf"action has another index than X, first in row 0 .*: {mixed[0]} "),
+        (lambda: model.fit(x[1:], taken[:-1], seen[:-1]), r"action and outcome have .* row 0 \(from 0\): 0 beside 1;"),
+        (lambda: model.fit(x[:60], taken[60:], seen[:60]), r"action has .* row 0 \(from 0\): 60 beside 0;"),
+        (lambda: model.fit(x, taken, seen, sample_weight=weight[mixed]), "sample_weight has another"),
+        (lambda: model.fit(x, taken, seen, weight[mixed] / 2), "propensity has another"),
+        (lambda: model.fit(x, taken, seen).score(x, taken[mixed], seen), "action has another"),
+        (lambda: model.score(x, taken, seen, weight[mixed]), "sample_weight has another"),
+        (lambda: model.recommend(x, [0, 1], pd.DataFrame(np.ones((120, 3), bool), index=mixed)), "actions has another"),
+        (lambda: model.recommend(x, [0, 1], pd.Series([["low"]] * 120, index=mixed)), "actions has another"),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            call()
+        assert len(told) == 1
+        assert re.search(said, str(told[0].message)), str(told[0].message)
+        assert told[0].filename == __file__
+
+
+def test_an_index_that_says_nothing_is_none_to_warn_of():
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier("constant", n_models=1, missing="impute", random_state=0)
     taken, seen = pd.Series(action), pd.Series(outcome)
-    with pytest.warns(UserWarning, match="action has the index of X in another order"):
-        model.fit(x.sample(frac=1, random_state=0), taken, outcome)
+    part = np.random.default_rng(0).permutation(120)[:80]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(x, taken, seen)
-        model.fit(x.set_axis(range(500, 620)), taken, seen)
+        model.fit(x.iloc[part].reset_index(drop=True), taken[part], seen[part])  # as a transformed table has it
+        model.fit(x.iloc[part], taken[part].to_numpy(), seen[part].reset_index(drop=True))
+        model.fit(x.set_axis(pd.date_range("2024", periods=120)), taken, seen)
+        model.fit(x.set_axis([*"ab"] * 60).set_index("city", append=True, drop=False), taken, seen)
+        model.fit(polars.from_pandas(x), taken[::-1], seen[::-1])
+        model.recommend(x[5:8], [0, 1], pd.Series(["high", "low", "mid"]))  # allowed in every row
 
 
 def test_what_cannot_be_done_at_prediction_is_no_advice():
