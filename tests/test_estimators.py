@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from benchmarks.grid import make_jobs
-from cst_lightning import CounterfactualClassifier, Feedback, InputError, fit, self_train
+from cst_lightning import CounterfactualClassifier, Feedback, InputError, estimators, fit, self_train
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.backbones.held_out_dm import EarlyDM, ScaledDM
 from cst_lightning.backbones.slow_dm import SlowDM
@@ -61,6 +63,41 @@ def test_a_learner_trains_alone_and_on_its_pseudo_labels(name, m):
     assert rounds[0].inconsistency is None
     assert rounds[1].teacher_error == rounds[0].student_error
     assert torch.isfinite(student.logits(data.test.x)).all()
+
+
+def openmp_threads():
+    return max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "openmp")
+
+
+class CountingThreads(GaussianNB):
+    """Notes how many threads OpenMP would give it."""
+
+    seen: ClassVar = []
+
+    def fit(self, x, y, sample_weight=None):
+        self.seen.append(openmp_threads())
+        return super().fit(x, y, sample_weight)
+
+    def predict_proba(self, x):
+        self.seen.append(openmp_threads())
+        return super().predict_proba(x)
+
+
+@pytest.mark.parametrize(("many", "threads"), [(1000, 1), (10, 3)])
+def test_small_logs_are_fitted_and_predicted_by_one_thread(many, threads, monkeypatch):
+    monkeypatch.setattr(estimators, "_MANY_ROWS", many)
+    monkeypatch.setattr(CountingThreads, "seen", [])
+    x, action, outcome = make_log()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)  # which sets OpenMP's where both use the same library
+        with threadpool_limits(3, user_api="openmp"):
+            CounterfactualClassifier(base=CountingThreads(), n_models=1, random_state=0).fit(x, action, outcome)
+            assert openmp_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert len(CountingThreads.seen) > 4
+    assert set(CountingThreads.seen) == {threads}
 
 
 def test_the_constant_is_the_observed_shares_with_one_more_of_each():
