@@ -366,16 +366,13 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OutputError: it cannot be written; what stood there still does.
     """
-    temporary: Path | None = None
+    # not mkstemp's, which nobody else may read, whatever the umask
+    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_host()}.{os.getpid()}.")
-        os.close(handle)
-        temporary = Path(name)
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise OutputError(
@@ -383,5 +380,4 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             "give the same command again, what is recorded stays"
         ) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
 from sklearn.utils.validation import check_is_fitted
 
 from cst_lightning.candidates import Candidate, HeldOut
@@ -164,7 +165,8 @@ def _plain(value: Any) -> Any:
 
 
 def _write_module(module: StackedModule, folder: Path) -> None:
-    save_file({name: value.contiguous() for name, value in module.state_dict().items()}, folder / "model.safetensors")
+    weights = to_safetensors({name: value.contiguous() for name, value in module.state_dict().items()})
+    (folder / "model.safetensors").write_bytes(weights)  # save_file's own is for nobody else to read
     if not isinstance(module, EstimatorBackbone):
         return
     (folder / "learners").mkdir()

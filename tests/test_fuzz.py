@@ -354,9 +354,8 @@ WHICH = st.integers(0, len(CELLS) - 1)
 
 NO_PROCESS = 2**30  # above every process id that a system gives
 STEPS = {
-    store_module.tempfile: ["mkstemp"],
     store_module.os: ["fsync"],
-    store_module.Path: ["mkdir", "write_text", "chmod", "replace", "rename", "unlink"],
+    store_module.Path: ["mkdir", "write_text", "replace", "rename", "unlink"],
     store_module.shutil: ["copyfile"],
 }
 

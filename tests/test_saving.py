@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -162,6 +163,21 @@ def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
     (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="damaged"):
         CounterfactualClassifier.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_a_model_is_for_whoever_the_umask_lets_read(mask, tmp_path):
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier("s_logistic", "backbone", n_models=1, random_state=0).fit(x, action, outcome)
+    before = os.umask(mask)
+    try:
+        model.save(tmp_path / "model")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors", ".skops"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o777 & ~mask
 
 
 def test_what_else_is_in_a_models_folder_outlives_a_new_model(fitted, tmp_path):

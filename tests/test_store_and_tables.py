@@ -48,6 +48,18 @@ def record(of, values, oracle=False, status="finished"):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_a_file_is_for_whoever_the_umask_lets_read(mask, tmp_path):
+    (tmp_path / "text").touch(0o600)
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "text", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "text").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
 def test_records_come_back_and_leave_no_rubbish(tmp_path):
     store, one = Store(tmp_path), cell()
     store.check_writable()
