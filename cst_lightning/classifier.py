@@ -355,9 +355,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """The action of highest expected value, ``[n]``, as it was labelled.
 
         Args:
-            value: what an outcome is worth: a dict by outcome, of numbers or of ``"action"`` where it is worth the
-                number that the action is (a price); or numbers ``[m]``, ``[K, m]`` or ``[n, K, m]``. By default
-                outcomes that are numbers or booleans are worth themselves.
+            value: what an outcome is worth: a dict by outcome, of numbers, of ``"action"`` where it is worth the
+                number that the action is (a price), or of dicts by action; or numbers ``[m]``, ``[K, m]`` or
+                ``[n, K, m]``. By default outcomes that are numbers or booleans are worth themselves.
             actions: those allowed: a list for every row, a list of lists, one a row, or booleans ``[n, K]`` in the
                 order of ``actions_``. Lists of booleans are such a mask too, unless the actions are booleans: then
                 they are lists of actions.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from cst_lightning.candidates import AUTO
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import (
     Roles,
+    check_names,
     check_propensities,
     check_taken,
     describe_columns,
@@ -46,6 +48,8 @@ from cst_lightning.recommending import allowed_actions, worth
 from cst_lightning.saving import OWN, ROLES, check_target, write_whole
 from cst_lightning.texts import counted, csv_value
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
+
+_SHOWN = 10  # outcomes that a line lists
 
 
 def fit(
@@ -108,9 +112,13 @@ def fit(
             f"{classifier.overlap_.effective_sample_size[0]:.0%} of the rows; largest weight "
             f"{classifier.overlap_.largest_weight[0]:.1f}"
         )
+    replaced = _replaced(out)
     classifier.save(out)
     write_whole(out / ROLES, json.dumps(asdict(roles), indent=1))
-    print(f"saved to {out}; next: python -m cst_lightning predict --model {out} --data NEW --out predictions.csv")
+    print(
+        f"saved to {out}{replaced}; next: "
+        f"python -m cst_lightning predict --model {out} --data NEW --out predictions.csv"
+    )
 
 
 def predict(
@@ -145,7 +153,7 @@ def recommend(
     model: Path,
     data: Path,
     out: Path,
-    value: dict[str, float | Literal["action"]] | None = None,
+    value: dict[str, float | dict[str, float | str] | str] | None = None,
     actions: list[str | int | float | bool] | None = None,
     keep: list[str] | str | None = None,
     trust: list[str] | str | None = None,
@@ -158,7 +166,8 @@ def recommend(
         data: contexts, with the columns that the model was trained on.
         out: CSV or Parquet file to write; CSV with the separator and decimal sign of ``data``.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price), as in
-            --value.yes action --value.no 0; by default numeric outcomes are worth themselves.
+            --value.yes action --value.no 0, or a number by action, as in --value.yes '{"9,90 EUR": 9.9, "gift": 0}'; by
+            default numeric outcomes are worth themselves.
         actions: those allowed; all by default.
         keep: columns of ``data`` to write beside, such as an identifier.
         trust: packages of your own whose classes the model may name.
@@ -166,11 +175,12 @@ def recommend(
     """
     _check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
-    worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
+    worths, allowed = by_label(value, classifier.classes_, classifier.actions_), as_labels(actions, classifier.actions_)
     _check_worth(worths, classifier)
     frame, beside = _read(classifier, model, data, _list(keep), ["action", "expected_value"], encoding)
     with _in_file(data):
         expected = classifier.expected_value(frame, worths)
+    _say_worth(value, classifier)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
     _write(beside.assign(action=chosen, expected_value=expected), out, find_format(data, encoding))
@@ -182,7 +192,7 @@ def evaluate(
     action: str | None = None,
     outcome: str | None = None,
     propensity: str | list[str] | None = None,
-    value: dict[str, float | Literal["action"]] | None = None,
+    value: dict[str, float | dict[str, float | str] | str] | None = None,
     actions: list[str | int | float | bool] | None = None,
     floor: float = 0.01,
     trust: list[str] | str | None = None,
@@ -197,7 +207,8 @@ def evaluate(
         outcome: column of the outcome seen, by default that of the training.
         propensity: as in ``fit``; by default the columns of the training where they are there.
         value: what each outcome is worth: a number, or ``action`` for the number that the action is (a price), as in
-            --value.yes action --value.no 0; by default numeric outcomes are worth themselves.
+            --value.yes action --value.no 0, or a number by action, as in --value.yes '{"9,90 EUR": 9.9, "gift": 0}'; by
+            default numeric outcomes are worth themselves.
         actions: those that may be recommended; all by default.
         floor: least propensity divided by.
         trust: packages of your own whose classes the model may name.
@@ -208,14 +219,16 @@ def evaluate(
     action, outcome = action or trained.action, outcome or trained.outcome
     if action is None or outcome is None:
         raise InputError(f"{model} was saved from Python, without the names of these columns: give action and outcome")
-    worths, allowed = by_label(value, classifier.classes_), as_labels(actions, classifier.actions_)
+    worths, allowed = by_label(value, classifier.classes_, classifier.actions_), as_labels(actions, classifier.actions_)
     logged = _given(propensity) or trained.propensity
     roles = Roles(action, outcome, logged)
-    if propensity is None and not set(roles.propensities) <= set(column_names(data, encoding)):
+    names = column_names(data, encoding)
+    if propensity is None and not set(roles.propensities) <= set(names):
         roles = Roles(action, outcome)
     # not a log to train on: it may be small, and need not hold every action and outcome
     labels = [name for columns in roles.others().values() for name in columns]
     features = _features_of(classifier, model)
+    check_names(names, replace(roles, features=features.features), str(data))  # below, they are kept columns
     texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
     log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
     with _in_file(data):
@@ -244,6 +257,7 @@ def evaluate(
     except InputError as error:
         print(value_not_known(error))
         return
+    _say_worth(value, classifier)
     print(value_of_recommendations(classifier, p, taken, seen, given, worths, allowed, floor))
 
 
@@ -303,8 +317,9 @@ def look(
         found = diagnose(log, roles, validation=held_out, actions=labels)
     print(found.text())
     if page is not None:
+        replaced = _replaced(page)
         write_whole(page, found.page())
-        print(f"the page: {page}")
+        print(f"the page: {page}{replaced}")
 
 
 #: by the name of the command
@@ -405,17 +420,36 @@ def _check_apart(option: str, out: Path, *read: Path | None) -> None:
 
 def _check_worth(value: dict[Any, Any] | None, classifier: CounterfactualClassifier) -> None:
     """Before any row is read: what outcomes are worth; where some of them lack it, an error says how to type it."""
-    outcomes = classifier.outcome_labels_
+    actions, outcomes = classifier.action_labels_, classifier.outcome_labels_
     try:
-        worth(value, (0, len(classifier.actions_), len(outcomes.values)), classifier.action_labels_, outcomes)
+        worth(value, (0, len(actions.values), len(outcomes.values)), actions, outcomes)
     except InputError as error:
-        if set(value or ()) == set(outcomes.values):
+        by_action = isinstance(actions.values[0], str) and "action" in (value or {}).values()
+        complete = set(value or ()) == set(outcomes.values)
+        if complete and not by_action:
             raise
         names = [written(label) for label in outcomes.values]
+        if complete:
+            asked = {written(outcome): worth for outcome, worth in (value or {}).items()}
+            numbers = dict.fromkeys(actions.values, 0)
+            filled = {name: numbers if asked[name] == "action" else asked[name] for name in names}
+            raise InputError(f"{error}: {_typed(filled)}") from None
         typed = " ".join(f"--value.{name} NUMBER" for name in names)
         if not all(re.fullmatch(r"[\w-]+", name) for name in names):  # a dot or a blank
-            typed = f"--value '{json.dumps(dict.fromkeys(names, 0), ensure_ascii=False)}', with your numbers"
+            typed = _typed(dict.fromkeys(names, 0))
         raise InputError(f"{error}: {typed} (`action` for a number: what the action is, such as a price)") from None
+
+
+def _typed(value: Mapping[str, Any]) -> str:
+    return f"--value {shlex.quote(json.dumps(value, ensure_ascii=False))}, with your numbers"
+
+
+def _say_worth(value: object, classifier: CounterfactualClassifier) -> None:
+    """What was not asked for: outcomes that are numbers are worth themselves."""
+    if value is None:
+        labels = classifier.outcome_labels_.values
+        shown = [f"{label} is {float(label):g}" for label in labels[:_SHOWN]] + ["..."] * (len(labels) > _SHOWN)
+        print(f"value of an outcome, without --value: {', '.join(shown)}")
 
 
 def _check_out(out: Path, data: Path, model: Path) -> None:
@@ -445,5 +479,11 @@ def _write(frame: pd.DataFrame, out: Path, of_data: Format) -> None:
     else:
         frame.to_parquet(temporary, index=False)
         said = ""
+    replaced = _replaced(out)
     temporary.replace(out)
-    print(f"{counted(len(frame), 'row')}: {out}{said}")
+    print(f"{counted(len(frame), 'row')}: {out}{said}{replaced}")
+
+
+def _replaced(path: Path) -> str:
+    """For the line that names what was written: whether an older one stood there."""
+    return ", replaced" if path.exists() else ""

@@ -10,7 +10,7 @@ _KINDS = {
     "<class 'bool'>": "true or false",
     "<class 'collections.abc.Sequence'>": "a list, such as [0.1, 1]",
 }
-_OF_A_DICT = "dict[str, typing.Union[float, typing.Literal['action']]]"  # the one option that is one
+_OF_A_DICT = "dict[str, float | dict["  # the type of a single option
 
 
 def explain(error: Exception, *, dashes: bool) -> str:
@@ -25,8 +25,11 @@ def explain(error: Exception, *, dashes: bool) -> str:
         return f"{missing[1]} is missing"
     found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*?(?:(?:Got|Given) value: (.*))?$', text)
     if found is not None and _OF_A_DICT in text:
-        kinds = "a number or `action` for each outcome, as in --value.yes action --value.no 0"
-        return f"--{found[1]}: allowed is {kinds}, or for labels with a dot " + """--value '{"0.5": 0, "1.5": 2}'"""
+        given = re.findall(r"Given value: (.*?)$", text)[-1:]
+        kinds = "a number, `action` or numbers by action for each outcome, as in --value.yes action --value.no 0 or"
+        return (
+            f"--{found[1]}={''.join(given)}: allowed is {kinds}" + """ --value '{"yes": {"S": 5, "L": 9}, "no": 0}'"""
+        )
     allowed = [kind for name, kind in _KINDS.items() if name in text]
     allowed += [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", text)[:1]]
     if found is None or found[2] is None or not allowed:

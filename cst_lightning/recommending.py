@@ -32,7 +32,7 @@ def worth(value: Any, shape: tuple[int, ...], actions: Labels, outcomes: Labels)
         missing = [label for label in outcomes.values if label not in value]
         if missing or len(value) > len(outcomes.values):
             raise InputError(f"value: give each of {shown_list(outcomes.values)} a number, and nothing else")
-        value = np.transpose([_column(value[label], actions) for label in outcomes.values])
+        return np.transpose([_column(label, value[label], actions) for label in outcomes.values])
     try:
         worth = np.asarray(value, float)
     except (TypeError, ValueError):
@@ -50,16 +50,39 @@ def _has_names(index: pd.Index) -> bool:
     return not isinstance(index, pd.RangeIndex) or (index.start, index.step) != (0, 1)
 
 
-def _column(value: Any, actions: Labels) -> list[Any]:
+def _column(outcome: Any, value: Any, actions: Labels) -> list[float]:
     """What one outcome is worth under each action, ``[K]``."""
-    if value != "action":
-        return [value] * len(actions.values)
+    if isinstance(value, pd.Series):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        unknown = [label for label in value if label not in actions.values]
+        lacking = [label for label in actions.values if label not in value]
+        if unknown or lacking:
+            fault = f"{unknown[0]!r} is no action" if unknown else f"action {lacking[0]!r} is missing"
+            raise InputError(
+                f"value of outcome {outcome!r}: {fault}: give each of {shown_list(actions.values)} a number, and "
+                "nothing else"
+            )
+        return [_number(value[label], f"outcome {outcome!r} under action {label!r}") for label in actions.values]
+    if not (isinstance(value, str) and value == "action"):
+        return [_number(value, f"outcome {outcome!r}")] * len(actions.values)
     if isinstance(actions.values[0], str):
         raise InputError(
-            f"value: an outcome is to be worth its action, and the actions are text ({shown_list(actions.values)}): "
-            "give a number by action and outcome"
+            f"value of outcome {outcome!r}: it is to be worth its action, and the actions are text "
+            f"({shown_list(actions.values)}): give a dict of a number for each"
         )
-    return list(actions.values)
+    return [float(label) for label in actions.values]
+
+
+def _number(value: Any, what: str) -> float:
+    """A finite number."""
+    shown = value.item() if isinstance(value, np.generic) else value
+    if isinstance(shown, int | float) and np.isfinite(shown):
+        return float(shown)
+    raise InputError(
+        f"value of {what} is {shown!r}: allowed are a finite number, 'action' (the number that the action is), or a "
+        "number for each action"
+    )
 
 
 def allowed_actions(actions: Any, n_rows: int, known: Labels) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import numpy as np
@@ -125,7 +126,8 @@ def test_answers_are_written_as_the_contexts_are(sales, tmp_path, capsys, writte
         (["recommend", "--value.yes", "action", "--value.no", "0"], ["action", "expected_value"]),
     ):
         assert main([*command, *call]) == 0
-        assert capsys.readouterr().out == f"100 rows: {tmp_path / 'out.csv'} (CSV, columns by {said})\n"
+        replaced = ", replaced" if command[0] == "recommend" else ""
+        assert capsys.readouterr().out == f"100 rows: {tmp_path / 'out.csv'} (CSV, columns by {said}){replaced}\n"
         assert (tmp_path / "out.csv").read_bytes().startswith(b"\xef\xbb\xbf") == ("BOM" in said)
         got = pd.read_csv(tmp_path / "out.csv", **read, encoding="utf-8-sig")
         assert got.columns.tolist() == ["age", *names]
@@ -139,8 +141,9 @@ def test_recommendations_are_of_the_actions_allowed(sales):
     call = ["recommend", "--model", str(sales / "model"), "--data", str(sales / "new.csv"), "--out", str(out)]
     assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
     assert (pd.read_csv(out)["action"] == 9.5).mean() > 0.9  # the lowest price is bought most
-    assert main([*call, "--value", '{"yes": 1, "no": 0}', "--actions", "[14.5, 19.5]"]) == 0
-    assert set(pd.read_csv(out)["action"]) <= {14.5, 19.5}
+    for actions in (["[14.5, 19.5]"], ["14.50", "19.5"], ["1.45e1", "+19.5"]):
+        assert main([*call, "--value", '{"yes": 1, "no": 0}', "--actions", *actions]) == 0
+        assert set(pd.read_csv(out)["action"]) <= {14.5, 19.5}
 
 
 def test_an_outcome_can_be_worth_its_price(sales, capsys):
@@ -162,6 +165,50 @@ def test_an_outcome_can_be_worth_its_price(sales, capsys):
     assert f"rows' worth of {len(new)}" in text
     snips = float(text.split("SNIPS: ")[1].split()[0])
     assert snips == pytest.approx(9.5 * (low["bought"] == "yes").mean(), abs=1.5)
+
+
+def test_actions_that_are_text_have_a_worth_each(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    log["price"] = log["price"].map("{:.2f} EUR".format).str.replace(".", ",")
+    log.to_csv(tmp_path / "log.csv", index=False)
+    model = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "log.csv")]
+    roles = ["--action", "price", "--outcome", "bought", "--keep", "customer"]
+    options = ["--method", "backbone", "--max_epochs", "20", "--hidden", "8", "--random_state", "0"]
+    assert main(["fit", *model[2:], *roles, *options, "--out", model[1]]) == 0
+    recommend = ["recommend", *model, "--out", str(tmp_path / "r.csv")]
+    assert main([*recommend, "--value.yes", "action", "--value.no", "-1"]) == 2
+    said = capsys.readouterr().err
+    assert "worth its action, and the actions are text ('14,50 EUR', '19,50 EUR', '9,50 EUR'): give a dict" in said
+    typed = shlex.split(said.partition("number for each: ")[2].partition(", with")[0])
+    assert json.loads(typed[1]) == {"no": -1, "yes": {"14,50 EUR": 0, "19,50 EUR": 0, "9,50 EUR": 0}}
+    typed[1] = typed[1].replace('"19,50 EUR": 0', '"19,50 EUR": 1000')
+    config = tmp_path / "value.yaml"
+    config.write_text(f"value: {typed[1]}\n")
+    one = ["--value.no", "-1", "--value.yes", '{"14,50 EUR": 0, "19,50 EUR": 1000, "9,50 EUR": 0}']
+    for value in (typed, one, ["--config", str(config)]):
+        assert main([*recommend, *value]) == 0
+        assert set(pd.read_csv(tmp_path / "r.csv")["action"]) == {"19,50 EUR"}
+        capsys.readouterr()
+        assert main(["evaluate", *model, *value]) == 0
+        assert "value of a row by the recommended actions" in capsys.readouterr().out
+
+
+def test_outcomes_that_are_numbers_are_worth_themselves_and_that_is_said(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    log.assign(bought=np.where(log["bought"] == "yes", 1.5, 0)).to_csv(tmp_path / "log.csv", index=False)
+    model = ["--model", str(tmp_path / "model"), "--data", str(tmp_path / "log.csv")]
+    roles = ["--action", "price", "--outcome", "bought", "--keep", "customer"]
+    options = ["--method", "backbone", "--max_epochs", "2", "--random_state", "0"]
+    for again in (False, True):
+        assert main(["fit", *model[2:], *roles, *options, "--out", model[1]]) == 0
+        assert f"saved to {model[1]}{', replaced' * again}; next" in capsys.readouterr().out
+    said = "value of an outcome, without --value: 0.0 is 0, 1.5 is 1.5\n"
+    for command in (["recommend", "--out", str(tmp_path / "r.csv")], ["evaluate"]):
+        assert main([*command, *model]) == 0
+        assert said in capsys.readouterr().out
+        for value in (["--value.0", "0", "--value.1.5", "1"], ["--value.1.50", "1", "--value.0.0", "0"]):
+            assert main([*command, *model, *value]) == 0
+            assert "without --value" not in capsys.readouterr().out
 
 
 def test_evaluation_reads_only_the_columns_it_needs_and_warns_of_no_overlap(sales, capsys):
@@ -238,6 +285,9 @@ def test_a_diagnosis_compares_with_a_later_log_and_knows_of_actions_never_taken(
         ([True, True], ["false"], [False]),
         ([1, 2], ["2", "3"], [2, 3]),
         ([1.5, 2.5], ["1.5", "3"], [1.5, 3.0]),
+        ([1.5, 2.5], ["1.50", "3.20"], [1.5, 3.2]),
+        ([1, 2], ["1.00", "3.00"], [1, 3]),
+        (["1.50"], ["1.5"], ["1.5"]),
         (["yes", "no"], [False, "maybe"], ["no", "maybe"]),
     ],
 )
@@ -247,7 +297,9 @@ def test_actions_never_taken_are_labels_like_those_of_the_log(labels, typed, wan
     assert [type(label) for label in found] == [type(label) for label in wanted]
 
 
-@pytest.mark.parametrize(("labels", "typed"), [([1, 2], 2.5), ([1, 2], "x"), ([1.5], "x"), ([True, False], "x")])
+@pytest.mark.parametrize(
+    ("labels", "typed"), [([1, 2], 2.5), ([1, 2], "x"), ([1.5], "x"), ([1.5], "nan"), ([True, False], "x")]
+)
 def test_actions_of_another_kind_than_the_logs_are_an_error(labels, typed):
     with pytest.raises(InputError, match=f"actions={typed}: it is no label like those of the log"):
         with_never_taken([typed], pd.Series(labels))
@@ -329,7 +381,14 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", "1"],
          "and nothing else: --value.no NUMBER --value.yes NUMBER"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv",
-          "--value.0.5", "1", "--value.1.5", "2"], 'dot --value \'{"0.5": 0,'),
+          "--value.0.5", "1", "--value.1.5", "2"], "value: '0.5' was not in training: allowed are no, yes"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", "5,5",
+          "--value.no", "0"], "error: value of outcome 'yes' is '5,5': allowed are a finite number, 'action' (the"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", '{"9.50": "x"}',
+          "--value.no", "0"], "value of outcome 'yes': action 14.5 is missing: give each of 9.5, 14.5, 19.5 a number"),
+        (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value.yes", '{"9": 1}',
+          "--value.no", "0"], "error: value.yes: '9' was not in training: allowed are 9.5, 14.5, 19.5"),
+        (["evaluate", "--model", "model", "--data", "unpriced.csv"], "no column 'price' (action): there are age, town"),
         (["predict", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--keep", "p(yes | 9.5)"],
          "keep=p(yes | 9.5): a"),
         (["recommend", "--model", "model", "--data", "named.csv", "--out", "p.csv", "--value", "{yes: 1, no: 0}",
@@ -340,6 +399,7 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     monkeypatch.chdir(sales)
     new = pd.read_csv("new.csv")
     new.drop(columns="town").to_csv("short.csv", index=False)
+    new.drop(columns="price").to_csv("unpriced.csv", index=False)
     new.assign(price=99.0).to_csv("unknown.csv", index=False)
     new.assign(action="x", **{"p(yes | 9.5)": 1}).to_csv("named.csv", index=False)
     assert main(call) == 2

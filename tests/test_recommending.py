@@ -75,6 +75,9 @@ def test_worth_by_name_is_matched_by_name():
     two = Labels("action", ("a", "b"))
     for given in (square, square.T, square[["b", "a"]], square.reset_index(drop=True)):
         assert worth(given, (9, 2, 2), two, outcomes).tolist() == [[0, 10], [0, 20]]
+    by_action = {"b": 2, "a": np.float64(1), "c": 3.5}
+    for given in (by_action, pd.Series(by_action)):
+        assert worth({"yes": given, "no": -1}, (9, 3, 2), TEXTS, outcomes).tolist() == [[-1, 1], [-1, 2], [-1, 3.5]]
     numbers = Labels("outcome", (0, 1))
     assert worth(pd.Series([5.0, 1.0], index=range(1, -1, -1)), (9, 3, 2), TEXTS, numbers).tolist() == [[1, 5]] * 3
 
