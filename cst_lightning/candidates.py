@@ -114,11 +114,15 @@ def train_candidates(
 
 def overlap_of(part: type[StackedModule], rule: str | None, log: Feedback, protocol: Protocol) -> Overlap | None:
     """Of the weights of ``log``, which has one replicate, where the backbone or the rule divides by propensities."""
-    fields = {*(part.protocol_fields or ()), *(get_rule(rule).protocol_fields if rule and rule != AUTO else ())}
-    if "propensity_floor" not in fields:
+    if "propensity_floor" not in (*(part.protocol_fields or ()), *fields_of(rule)):
         return None
     propensity = logged_or_estimated(log, protocol.propensity_model)
     return inverse_propensity_weights(log, propensity, protocol.propensity_floor)[1]
+
+
+def fields_of(rule: str | None) -> tuple[str, ...]:
+    """The protocol fields that the rule of a ``selection`` reads."""
+    return get_rule(rule).protocol_fields if rule and rule != AUTO else ()
 
 
 def held_out_nll(module: StackedModule, train: Feedback, rows: Feedback) -> HeldOut:

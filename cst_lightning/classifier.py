@@ -24,12 +24,13 @@ from cst_lightning.estimators import check_searches, learner
 from cst_lightning.feedback import Feedback, weights_of_rows
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.frames import as_frame, warn_of_order
+from cst_lightning.idle_options import check_idle
 from cst_lightning.label_columns import in_order
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.protocols import MATCHED, Protocol
 from cst_lightning.recommending import allowed_actions, by_row, worth
 from cst_lightning.saving import load, save
-from cst_lightning.selection import get_rule, known_rules
+from cst_lightning.selection import Rule, get_rule, known_rules
 from cst_lightning.stacked import StackedModule
 from cst_lightning.texts import counted
 from cst_lightning.thin_logs import check_classes, warn_of_no_overlap, warn_of_rare
@@ -240,12 +241,16 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self._n_models(_MANY_ROWS)
         self.protocol(_MANY_ROWS)
         self._device()
+        check_idle(self.get_params(deep=False), CounterfactualClassifier().get_params(), part, rule)
         try:
             return part, rule, check_random_state(self.random_state)
         except ValueError as error:
             raise InputError(f"random_state={self.random_state!r}: allowed are integers from 0") from error
 
     def _chosen_part(self) -> type[StackedModule]:
+        if isinstance(self.method, type):
+            name = self.method.__name__
+            raise InputError(f"method is the class {name} itself: give its path, as in method='my_package.{name}'")
         method = get_method(str(self.method))
         if self.base is not None:
             if self.backbone not in (None, "s_learner", "t_learner"):
@@ -270,6 +275,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return part
 
     def _rule(self) -> str | None:
+        if isinstance(self.selection, Rule):
+            raise InputError(
+                f"selection is the rule {self.selection.name!r} itself: give its path, as in "
+                'selection="my_package.MY_RULE", or its name where it is an entry point'
+            )
         honest = [AUTO, *(name for name, known in known_rules().items() if not known.oracle)]
         if self.selection is None or self.selection in honest:
             return self.selection

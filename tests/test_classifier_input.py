@@ -9,13 +9,14 @@ import polars
 import pytest
 import scipy.sparse
 import torch
+from sklearn.base import clone
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 from cst_lightning import CounterfactualClassifier, InputError
 from cst_lightning.encoding import FeatureEncoder
 from tests.classifiers import QUICK, make_log
-from tests.parts import MOST_SURE
+from tests.parts import MOST_SURE, Halved
 
 
 def bad(**changes):
@@ -85,7 +86,7 @@ def test_bad_logs_are_told_by_column_and_row(log, message):
         ({"backbone": "dmm"}, "did you mean dm"),
         ({"selection": "oracle_nll"}, "unknown selection 'oracle_nll'"),
         ({"selection": 0.5}, "unknown selection '0.5'"),
-        ({"selection": MOST_SURE}, "unknown selection"),
+        ({"selection": MOST_SURE}, "selection is the rule 'most_sure' itself: give its path, as in selection="),
         ({"selection": "tests.parts.ALL_SEEING"}, "it is an oracle"),
         ({"selection": "tests.parts.Plain"}, "'tests.parts.Plain' is no Rule"),
         ({"selection": "tests.parts.Nothing"}, "'tests.parts.Nothing' cannot be imported"),
@@ -99,6 +100,7 @@ def test_bad_logs_are_told_by_column_and_row(log, message):
         ({"device": "tpu"}, "device='tpu'"),
         ({"missing": "drop"}, "missing='drop'"),
         ({"categorical": ["town"]}, "categorical column 'town' is not there"),
+        ({"method": Halved}, "class Halved itself: give its path, as in method='my_package.Halved'"),
         ({"hidden": 0}, "hidden=0"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"method": "pl_cvat", "selection": None}, "give a single one"),
@@ -128,11 +130,47 @@ def test_too_few_rows_are_an_error_and_rare_actions_a_warning():
     assert np.isfinite(model.predict_proba(x)).all()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backbone": "s_logistic", "hidden": 64}, "hidden=64 does nothing: s_logistic is no network; leave it out"),
+        ({"base": GaussianNB(), "learning_rate": 9.0}, "learning_rate=9.0 does nothing: GaussianNB is no network"),
+        ({"backbone": "constant", "patience": 3}, "patience=3 does nothing: constant is no network"),
+        ({"cvat_weights": [1]}, r"cvat_weights=\[1\] does nothing: method=pl_soft has no CVAT"),
+        ({"method": "backbone", "rounds": 1}, "rounds=1 does nothing: method=backbone has no self-training"),
+        ({"propensity_floor": 0.1}, "propensity_floor=0.1 does nothing: neither the backbone nor the selection"),
+    ],
+)
+def test_an_option_that_does_nothing_is_an_error_before_any_work(options, message):
+    x, action, outcome = make_log()
+    model = clone(CounterfactualClassifier(missing="impute", random_state=0, **options))
+    with pytest.raises(InputError, match=f"^{message}"):
+        model.fit(x, action, outcome)
+    assert not hasattr(model, "encoder_")
+    name = message.partition("=")[0]
+    model.set_params(**{name: CounterfactualClassifier().get_params()[name]}).check_options()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backbone": "udm", "propensity_floor": 0.1, "max_epochs": 3},
+        {"selection": "ipw_nll", "propensity_floor": 0.1},
+        {"base": GaussianNB(), "selection": "dr_nll", "propensity_floor": 0.1, "rounds": 1, "n_models": 2},
+        {"method": "pl_cvat", "cvat_weights": [1], "rounds": 1},
+        {"method": "tests.parts.Halved", "cvat_weights": np.array([1.0])},
+        {"backbone": "s_logistic", "cvat_weights": [0.01, 0.1, 1.0, 10.0], "hidden": np.int64(32)},  # as by default
+    ],
+)
+def test_an_option_that_does_something_is_none(options):
+    CounterfactualClassifier(**options).check_options()
+
+
 @pytest.mark.parametrize("role", ["action", "outcome"])
 def test_labels_that_hardly_come_twice_are_an_error_as_numbers_and_a_warning_as_text(role):
     x, action, outcome = make_log()
     given = {"action": action, "outcome": outcome}
-    model = CounterfactualClassifier("t_logistic", method="backbone", **QUICK)
+    model = CounterfactualClassifier("t_logistic", method="backbone", random_state=0)
     for numbers in (np.arange(120), np.arange(120) / 7, list(range(120))):
         with pytest.raises(InputError, match=f"{role} holds 120 different numbers in 120 rows, so it is continuous or"):
             model.fit(x, **given | {role: numbers})
@@ -170,7 +208,7 @@ def test_two_spellings_of_a_label_are_a_warning():
     outcome = np.where(np.arange(120) == 7, "Left", outcome)
     said = "outcome holds labels that differ only in blanks or upper and lower case, 'Left' and 'left': each is a class"
     with pytest.warns(UserWarning, match=said):
-        CounterfactualClassifier("s_logistic", method="backbone", **QUICK).fit(x, action, outcome)
+        CounterfactualClassifier("s_logistic", method="backbone", random_state=0).fit(x, action, outcome)
 
 
 def told_of(model, *args, **kwargs):
@@ -183,7 +221,7 @@ def told_of(model, *args, **kwargs):
 @pytest.mark.parametrize("backbone", ["t_logistic", "constant"])
 def test_many_actions_with_too_little_are_one_warning_of_each_kind(backbone):
     x, action, outcome = make_log()
-    model = CounterfactualClassifier(backbone, method="backbone", **QUICK)
+    model = CounterfactualClassifier(backbone, method="backbone", random_state=0)
     said = told_of(model, x, [f"c{row:03}" for row in range(120)], outcome)
     assert len(said) == 2
     assert "action holds 120 different texts" in said[0]
@@ -222,7 +260,7 @@ def test_a_warning_of_a_rare_action_says_what_the_model_does_with_it(backbone, f
 
 def test_an_action_whose_weights_are_all_zero_is_one_without_outcomes():
     x, action, outcome = make_log()
-    model = CounterfactualClassifier("t_logistic", "backbone", **QUICK)
+    model = CounterfactualClassifier("t_logistic", "backbone", random_state=0)
     said = told_of(model, x, action, outcome, sample_weight=action != "mid")
     assert said == [
         "action 'mid' has 0 observed outcomes of a weight above 0: what is predicted for it is a guess, since each "
@@ -318,14 +356,17 @@ def test_new_categories_are_named_each_by_its_own_rows():
             "rests on these alone, since each action has a model of its own",
         ),
         ({"base": GaussianNB(), "method": "pl"}, "comes from other actions; leave it out"),
-        ({"method": "backbone"}, "rests on these, over layers that are shared with other actions; leave it out"),
+        (
+            {"method": "backbone", **QUICK},
+            "rests on these, over layers that are shared with other actions; leave it out",
+        ),
     ],
 )
 def test_an_action_logged_once_is_warned_of_as_its_model_is(options, source):
     x, action, outcome = make_log()
     action[0] = "gift"
     with pytest.warns(UserWarning, match=f"action 'gift' has 1 observed outcomes: what is predicted for it {source}"):
-        CounterfactualClassifier(**options, **QUICK).fit(x, action, outcome)
+        CounterfactualClassifier(**{"random_state": 0} | options).fit(x, action, outcome)
 
 
 def test_labels_of_a_list_are_what_they_are():
@@ -425,7 +466,7 @@ def test_minus_zero_is_the_category_zero(kind):
 )
 def test_weights_of_rows_are_checked(weight, message):
     x, action, outcome = make_log()
-    model = CounterfactualClassifier("constant", method="backbone", **QUICK)
+    model = CounterfactualClassifier("constant", method="backbone", random_state=0)
     with pytest.raises(InputError, match=f"^{message}"):
         model.fit(x, action, outcome, sample_weight=weight)
     model.fit(x, action, outcome)

@@ -410,4 +410,4 @@ class Searching(EstimatorBackbone):
 def test_a_backbone_of_ones_own_makes_no_search_on_pseudo_labels():
     x, action, outcome = make_log(n=240)
     with pytest.raises(InputError, match=r"^VotingClassifier has a GridSearchCV inside \(one\)"):
-        CounterfactualClassifier(Searching, n_models=1, missing="impute", max_epochs=3).fit(x, action, outcome)
+        CounterfactualClassifier(Searching, n_models=1, missing="impute").fit(x, action, outcome)
