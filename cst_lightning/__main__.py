@@ -9,12 +9,14 @@ from cst_lightning.interrupting import INTERRUPTED, end_at_ctrl_c, run
 if __name__ == "__main__":  # before the imports, which take seconds
     end_at_ctrl_c()
 
+import inspect
 import json
 import re
 import shlex
 import warnings
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import pairwise
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -22,7 +24,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.commands import COMMANDS
 from cst_lightning.errors import InputError
-from cst_lightning.option_errors import explain
+from cst_lightning.option_errors import explain, unknown_option
 from cst_lightning.texts import PrintableStream
 from cst_lightning.trust import importing_only, not_trusted, packages_typed, refused, split_trust
 
@@ -65,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (ArgumentError, UnicodeDecodeError) as error:
-        said = str(refused(str(error)) or explain(error, dashes=False))
+        said = str(refused(str(error)) or _explained(error, typed))
         print(f"error: {said if len(said) < _LONG else said[:_LONG] + ' ...'}; see --help", file=sys.stderr)
         return 2
     name = parsed["subcommand"]
@@ -86,6 +88,21 @@ def _run(arguments: Sequence[str] | None) -> int:
             print("stopped: nothing was saved", file=sys.stderr)
             return INTERRUPTED
     return 0
+
+
+def _explained(error: Exception, typed: Sequence[str]) -> str:
+    """The error in one line, with the nearest options of the command, and the file where it is not of one typed."""
+    known, function = set[str](), COMMANDS.get(typed[0]) if typed else None
+    if function is not None:
+        known = set(inspect.signature(function).parameters) - {"classifier"}
+    if function is COMMANDS["fit"]:
+        known |= set(CounterfactualClassifier().get_params()) - {"base"}
+    said = unknown_option(error, known) or explain(error, dashes=False)
+    files = [one.partition("=")[2] for one in typed if one.startswith("--config=")]
+    files += [value for name, value in pairwise(typed) if name == "--config"]
+    named = re.search(r"--\w+", said)
+    is_typed = named is not None and any(re.match(rf"{named[0]}\b", one) for one in typed)
+    return said if is_typed or named is None or not files else f"{', '.join(files)}: {said}"
 
 
 def _check_named(options: dict[str, Any], trusted: Sequence[str], packages: Collection[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _KINDS = {
     "<class 'int'>": "an integer",
@@ -11,6 +13,16 @@ _KINDS = {
     "<class 'collections.abc.Sequence'>": "a list, such as [0.1, 1]",
 }
 _OF_A_DICT = "dict[str, float | dict["  # the type of a single option
+
+
+def unknown_option(error: Exception, known: Iterable[str]) -> str | None:
+    """Of an option that is not there: the nearest among the ``known`` ones; None for any other error."""
+    found = re.match(r"(?:unrecognized arguments: --|Subcommand '\w+' does not accept option ')([\w.-]+)", str(error))
+    if found is None:
+        return None
+    near = difflib.get_close_matches(found[1].replace("-", "_"), list(known), n=3, cutoff=0.6)
+    hint = f": did you mean {' or '.join(f'--{one}' for one in near)}?" if near else ""
+    return f"there is no option --{found[1]}{hint}"
 
 
 def explain(error: Exception, *, dashes: bool) -> str:

@@ -371,6 +371,11 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         (["predict", "--model", "model", "--data", "new.csv", "--out", "p.csv", "--bogus", "3"], "see --help"),
         (["diagnose", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--page", "no/p"], "no folder"),
         (["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "."], "is no model"),
+        ([*FIT, "--encodng", "x"], "error: there is no option --encodng: did you mean --encoding?"),
+        ([*FIT, "--n-model", "1"], "error: there is no option --n-model: did you mean --n_models?"),
+        ([*FIT, "--config", "typo.yaml"], "error: typo.yaml: there is no option --nmodels: did you mean --n_models?"),
+        (["fit", "--config=typo.yaml"], "error: typo.yaml: there is no option --nmodels: did you mean --n_models?"),
+        ([*FIT, "--config", "kind.yaml"], "error: kind.yaml: --hidden=abc: allowed is an integer"),
         ([*FIT, "--random_state", "a"], "random_state='a'"),
         ([*FIT, "--hidden", "abc"], "--hidden=abc: allowed is an integer"),
         ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
@@ -399,6 +404,8 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     monkeypatch.chdir(sales)
     new = pd.read_csv("new.csv")
     new.drop(columns="town").to_csv("short.csv", index=False)
+    (sales / "typo.yaml").write_text("nmodels: 3\n")
+    (sales / "kind.yaml").write_text("hidden: abc\n")
     new.drop(columns="price").to_csv("unpriced.csv", index=False)
     new.assign(price=99.0).to_csv("unknown.csv", index=False)
     new.assign(action="x", **{"p(yes | 9.5)": 1}).to_csv("named.csv", index=False)
