@@ -18,6 +18,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, SupportsFloat
 
@@ -380,4 +381,5 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             "give the same command again, what is recorded stays"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it may be none, or have a name that is too long for one
+            temporary.unlink()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.entries import Place, make_entries, paper_results
 from benchmarks.grid import Cell
 from benchmarks.statistics import summarise
-from benchmarks.store import Store, finite_or_none, write_text
+from benchmarks.store import OutputError, Store, finite_or_none, write_text
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from cst_lightning import InputError, get_protocol
 from datamodules.catalogue import DataSpec
@@ -86,7 +86,7 @@ def test_a_damaged_or_foreign_record_is_set_aside(tmp_path, content):
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
     code = "import os; from pathlib import Path; from benchmarks.store import replace_file; "
-    code += f"replace_file(Path({str(tmp_path)!r}, 'cells', 'a.json'), lambda path: os._exit(0))"
+    code += f"replace_file(Path({str(tmp_path)!r}, 'cells', 'a.json'), lambda path: (path.touch(), os._exit(0)))"
     subprocess.run([sys.executable, "-c", code], check=True)
     (left,) = (tmp_path / "cells").iterdir()
     writing = left.with_name(left.name.replace(left.name.split(".")[-2], str(os.getpid())))
@@ -104,7 +104,7 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         store.write(one, {"status": math.nan})
     assert store.read(one)["results"][2]["metrics"]["nll"] == 3
-    with pytest.raises(OSError, match="File name too long"):
+    with pytest.raises(OutputError, match="File name too long"):
         write_text(tmp_path / ("x" * 300), "text")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [store.path(one).name]
 
