@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -264,11 +263,15 @@ def evaluate(
 def _estimated(
     x: NDArray[np.float64], taken: NDArray[np.int64], classifier: CounterfactualClassifier, floor: float
 ) -> NDArray[np.float64]:
-    """Propensities ``[N, K]`` of a log that has none, by its contexts ``[N, d]``, and a word on them."""
+    """Propensities ``[N, K]`` of a log that has none, by its contexts ``[N, d]``, and a word on them.
+
+    Raises:
+        InputError: the contexts tell the action.
+    """
     chances, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
-    print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
     if explained_share(chances, taken) > EXPLAINED:
-        warnings.warn("the features tell the action: values of other actions are guesses", stacklevel=1)
+        raise InputError("the features tell the action in these rows, so none shows what another one would have done")
+    print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
     return chances
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import MIN_ROWS
 from cst_lightning.encoding import Label, shown_list
 from cst_lightning.errors import InputError
+from cst_lightning.findings import UNCOVERED, percent
 from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.recommending import allowed_actions, worth
 
 _SURE = 2  # standard errors, above which a gain is one
+_OFF, _OFF_ERRORS = 0.1, 3  # of 1 and in standard errors, from which the mean of the weights is not what it should be
 _BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
 
 
@@ -138,4 +140,30 @@ def value_of_recommendations(
             f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "
             f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities clipped"
         )
-    return "\n".join(lines)
+    observed = seen >= 0
+    return "\n".join([*lines, *_doubts(policy[observed], taken[observed], propensity[observed], floor)])
+
+
+def _doubts(
+    policy: NDArray[np.int64], taken: NDArray[np.int64], propensity: NDArray[np.float64], floor: float
+) -> Iterator[str]:
+    """What speaks against the estimates above: their intervals know nothing of it.
+
+    Args:
+        policy, taken: indices ``[n]`` of the recommended and the logged actions. propensity: ``[n, K]``.
+    """
+    rows = np.arange(len(policy))
+    none = float((propensity[rows, policy] < floor).mean())
+    if none > UNCOVERED:
+        yield (
+            f"  doubtful: in {percent(none)} of these rows the recommended action had a chance below {floor}, and what "
+            "it is worth there no row says"
+        )
+    weight = (policy == taken) / np.maximum(propensity[rows, taken], floor)
+    # of 1{policy takes it} / pi the expectation is 1 where every recommended action has a chance
+    mean, error = weight.mean(), weight.std(ddof=1) / np.sqrt(len(weight))
+    if abs(mean - 1) > max(_OFF, _OFF_ERRORS * error):
+        yield (
+            f"  doubtful: the weights stand for {percent(mean)} of these rows, and for about 100 % where the "
+            "propensities are right and every recommended action had a chance"
+        )

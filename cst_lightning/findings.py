@@ -413,7 +413,7 @@ def unknown_labels(
 
 def percent(share: float) -> str:
     """A share in words, with digits enough that some is never shown as none, nor nearly all as all."""
-    if share in (0, 1):
+    if share == 0 or share >= 1:
         return f"{100 * share:.0f} %"
     digits = next((d for d in (0, 1, 2, 3) if (d or share >= 0.1) and 0 < float(f"{100 * share:.{d}f}") < 100), 4)
     return f"{100 * share:.{digits}f} %"

@@ -211,13 +211,15 @@ def test_outcomes_that_are_numbers_are_worth_themselves_and_that_is_said(sales, 
             assert "without --value" not in capsys.readouterr().out
 
 
-def test_evaluation_reads_only_the_columns_it_needs_and_warns_of_no_overlap(sales, capsys):
-    new = pd.read_csv(sales / "new.csv").drop(columns="customer").assign(note="x")
+def test_where_the_features_tell_the_action_other_actions_have_no_value(sales, capsys):
+    new = pd.read_csv(sales / "new.csv").drop(columns="customer").assign(note="x")  # only the columns it needs are read
     new["price"] = np.where(new["age"] > 40, 9.5, 14.5)
     new.to_csv(sales / "rule.csv", index=False)
     call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "rule.csv"), "--value.yes", "1"]
-    assert main([*call, "--value.no", "0"]) == 0
-    assert "warning: the features tell the action" in capsys.readouterr().err
+    assert main([*call, "--value.no", "0", "--actions", "[9.5, 14.5]"]) == 0
+    out = capsys.readouterr().out
+    assert "value of the recommended actions: not known (the features tell the action in these rows" in out
+    assert "SNIPS" not in out
 
 
 def test_evaluation_says_fit_calibration_and_value(sales, capsys):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from cst_lightning.evaluation import calibration, fit_of
+from cst_lightning.encoding import Labels
+from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
 from cst_lightning.protocols import MATCHED
 from cst_lightning.selection import _doubly_robust
 from tests.conftest import TinyDataModule
@@ -60,3 +61,33 @@ def test_the_nuisance_model_of_a_rule_never_sees_the_outcomes_that_it_is_used_on
     one, other = (_doubly_robust(logits, log, data.train, MATCHED) for log in (rows, flipped))
     assert torch.equal(one[~rows.taken], other[~rows.taken])
     assert not torch.equal(one[rows.taken], other[rows.taken])
+
+
+@pytest.mark.parametrize(
+    ("chance", "said"),
+    [
+        (0.5, []),
+        # half of the rows had no choice, and there another action than the recommended one was taken
+        (0.0, ["50 % of these rows the recommended action had a chance below 0.01", "weights stand for 50 % of"]),
+        # whoever wrote them down took one policy for another
+        (0.25, ["the weights stand for 167 % of these rows"]),
+    ],
+)
+def test_values_of_actions_without_a_chance_are_called_doubtful(chance, said):
+    n = 1200
+    half = np.arange(n) < n // 2
+    taken = np.arange(n) % 2
+    recommended = 0.5
+    if chance == 0:
+        taken = np.where(half, 1, taken)
+        recommended = np.where(half, 0.0, 0.5)
+    elif chance == 0.25:
+        taken, recommended = (np.arange(n) % 12 > 4).astype(int), 0.25  # in truth 5 in 12
+    propensity = np.stack([np.broadcast_to(recommended, n), 1 - np.broadcast_to(recommended, n)], 1)
+    labels = {"action_labels_": Labels("action", ("a", "b")), "outcome_labels_": Labels("outcome", (0, 1))}
+    p = np.tile([[0.2, 0.8], [0.7, 0.3]], (n, 1, 1))  # a is recommended everywhere
+    text = value_of_recommendations(SimpleNamespace(**labels), p, taken, taken, propensity, None, None, 0.01)
+    assert "SNIPS" in text
+    doubts = [line for line in text.splitlines() if "doubtful" in line]
+    assert len(doubts) == len(said)
+    assert all(words in line for words, line in zip(said, doubts, strict=True))
