@@ -48,8 +48,9 @@ class Diagnosis:
         n_rows, n_modelled: rows of the log, and of the sample that models were fitted on.
         columns: ``columns.describe_columns`` of the log.
         actions: a row for each action: ``action``, ``rows``, ``share`` of the rows, ``observed`` outcomes, the share
-            of each outcome among those (``P(outcome)``); of the weights of the rows that took it ``effective`` (sample
-            size as a share of these rows) and ``largest``; ``no chance``, the share of all rows that had almost none.
+            of each outcome among those (``P(outcome)``); of the weights 1 / propensity of the rows that took it
+            ``stands for``, their sum as a share of all rows (1 where every row had a chance of it), and ``largest``;
+            ``no chance``, the share of all rows that had almost none.
         outcomes: a row for each outcome: ``outcome``, ``rows``, ``share`` of the observed.
         overlap: ``effective`` (sample size as a share of the rows), ``largest`` weight, ``clipped`` rows, ``no chance``
             (share of the rows with almost no chance of some action that is not very rare), ``threshold`` of "almost".
@@ -280,7 +281,7 @@ def _overlap(
     often = rows >= findings_of.VERY_FEW_ROWS  # of the others there is a finding
     of_action = [weight[taken == a] for a in range(n_actions)]
     table = {
-        "effective": np.array([w.sum() ** 2 / (w**2).sum() / len(w) if len(w) else 0.0 for w in of_action]),
+        "stands for": np.array([w.sum() / n_rows for w in of_action]),
         "largest": np.array([w.max() if len(w) else np.nan for w in of_action]),
         "no chance": none.mean(0),
     }

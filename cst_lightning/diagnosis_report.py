@@ -73,8 +73,11 @@ def overlap_words(found: Diagnosis) -> str:
     numbers = found.overlap
     source = {"shares": "the shares of the actions, which no model betters"}.get(found.model, found.model)
     sampled = f", on a sample of {found.n_modelled} rows" if found.n_modelled < found.n_rows else ""
+    stands_for = found.actions["stands for"]
     return (
-        f"Overlap: propensities by {source}{sampled}. Effective sample size of the weights 1 / propensity: "
+        f"Overlap: propensities by {source}{sampled}. The rows of an action stand, by their weights 1 / propensity, "
+        f"for {percent(stands_for.min())} to {percent(stands_for.max())} of all rows: for about 100 % where every row "
+        "had a chance of it. Effective sample size of the weights: "
         f"{percent(numbers['effective'])} of the rows; largest weight {numbers['largest']:.1f}, cut at 100 in "
         f"{counted(int(numbers['clipped']), 'row')}; {percent(numbers['no chance'])} of the rows had a chance below "
         f"{percent(numbers['threshold'])} of some action{_left_out(found)}."
@@ -103,12 +106,12 @@ def actions_table(found: Diagnosis) -> Table:
                 percent(row["share"]),
                 str(row["observed"]),
                 *("" if math.isnan(row[name]) else percent(row[name]) for name in shares),
-                percent(row["effective"]),
+                percent(row["stands for"]),
                 "" if math.isnan(row["largest"]) else f"{row['largest']:.1f}",
                 percent(row["no chance"]),
             ]
         )
-    header = ["action", "rows", "share", "observed", *map(str, shares), "effective", "largest weight", "no chance"]
+    header = ["action", "rows", "share", "observed", *map(str, shares), "stands for", "largest weight", "no chance"]
     return header, rows
 
 

@@ -232,7 +232,9 @@ def _uncovered(found: Diagnosis) -> Iterator[Finding]:
         "problem" if share > VERY_UNCOVERED else "warning" if share > UNCOVERED else "info",
         f"{percent(share)} of the rows had almost no chance (below {percent(threshold)}) of some action: {listed}",
         "For these contexts the outcome of that action is a guess from other contexts.",
-        "Recommend an action only where it was logged for like contexts, and say so where it was not.",
+        "Allow such contexts only the actions that were logged for them: recommend(X, value, actions) takes those "
+        "allowed in each row, `recommend --actions` those of a whole file, so give it such rows alone; or try the "
+        "others there first.",
     )
 
 

@@ -1,6 +1,7 @@
 """A diagnosis finds what was planted, stays silent where nothing was, and says what to do."""
 
 import builtins
+import re
 import warnings
 
 import numpy as np
@@ -90,7 +91,13 @@ def test_a_policy_that_is_a_rule_of_two_features_has_no_overlap():
     frame["price"] = np.where((frame["age"] > 0) & (frame["visits"] > 3), "low", "high")
     found = diagnose(frame, ROLES)
     assert "random" in only(found, "The action is a function of the features", "problem").advice
-    only(found, "almost no chance", "problem")
+    assert "recommend --actions" in only(found, "almost no chance", "problem").advice
+    # each action stands for the rows that took it alone, and not for all
+    assert found.actions["stands for"].to_numpy() == pytest.approx(found.actions["share"], abs=0.05)
+    assert re.search(
+        r"stand, by their weights 1 / propensity, for \d\d % to \d\d % of all", " ".join(found.text().split())
+    )
+    assert diagnose(log(), ROLES).actions["stands for"].to_numpy() == pytest.approx([1, 1], abs=0.05)
 
 
 def test_weak_overlap_is_told_by_the_effective_sample_size():
