@@ -102,6 +102,7 @@ def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
         sample = stream.read(SAMPLE_BYTES)
     if sample[:4] == b"PK\x03\x04":
         raise InputError(f"{path}: this is a workbook or an archive, not text: save the sheet as CSV first")
+    _check_mark(sample, path, codec)
     text = decode(sample, path, codec)
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
@@ -118,9 +119,20 @@ def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:
     return form if delimiter == "," else _with_decimal(form, lines[1:])
 
 
+def _check_mark(sample: bytes, path: Path, codec: str) -> None:
+    """A byte-order mark at the beginning proves the encoding, whatever it is said to be."""
+    utf_16 = sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    proved = "utf-8" if sample.startswith(codecs.BOM_UTF8) else "utf-16" if utf_16 else None
+    if proved and not codec.startswith(("utf-16", "utf-32") if utf_16 else "utf-8"):
+        raise InputError(
+            f"{path}: the file is not written in {codec}, it begins with the byte-order mark of {proved}: pass "
+            f"encoding='{proved}'"
+        )
+
+
 def decode(sample: bytes, path: Path, codec: str) -> str:
     """The beginning of a file as text; bytes that are no text in ``codec`` are an ``InputError``."""
-    if codec == "utf-8" and (sample[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in sample[:100]):
+    if codec == "utf-8" and b"\0" in sample[:100]:
         raise InputError(f"{path}: the file is not written in utf-8, it looks like utf-16: pass encoding='utf-16'")
     try:
         text = codecs.getincrementaldecoder(codec)().decode(sample)

@@ -528,7 +528,7 @@ def test_a_remedy_is_one_of_the_command_line_and_bars_cut_columns_too(sales, cap
     new.to_csv(sales / "bars.csv", index=False, sep="|")
     call = ["predict", "--model", str(sales / "model"), "--out", str(sales / "p.csv"), "--data"]
     assert main([*call, str(sales / "utf16.csv")]) == 2
-    assert "it looks like utf-16: pass --encoding utf-16" in capsys.readouterr().err
+    assert "it begins with the byte-order mark of utf-16: pass --encoding utf-16" in capsys.readouterr().err
     assert main([*call, str(sales / "utf16.csv"), "--encoding", "utf-16"]) == 0
     assert main([*call, str(sales / "bars.csv")]) == 0
 

@@ -114,6 +114,19 @@ def test_another_encoding_is_named_and_can_be_passed(tmp_path):
         read_log(path, encoding="latin-99")
 
 
+@pytest.mark.parametrize(
+    ("written", "said_to_be", "proved"),
+    [("utf-8-sig", "cp1252", "utf-8"), ("utf-8-sig", "utf-16", "utf-8"), ("utf-16", "cp1252", "utf-16")],
+)
+def test_a_byte_order_mark_is_believed_before_an_option(tmp_path, written, said_to_be, proved):
+    path = put(tmp_path, frame().to_csv(index=False).encode(written))
+    message = rf"not written in {said_to_be}, .* mark of {proved}: pass encoding='{proved}'"
+    for read in (read_log, lambda *given, **options: list(read_batches(*given, 10, **options))):
+        with pytest.raises(InputError, match=message):
+            read(path, columns=ROLES, encoding=said_to_be)
+    read_log(path, columns=ROLES, encoding=proved)
+
+
 def test_a_byte_far_down_the_file_is_found(tmp_path):
     content = text(100_000).encode() + "1,Zürich,1\n".encode("latin-1")
     path = put(tmp_path, content)
