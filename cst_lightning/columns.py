@@ -119,9 +119,9 @@ def check_names(names: Sequence[Hashable], columns: Roles, where: str) -> None:
     texts = [str(name) for name in names]
     twice = [name for name, number in Counter(texts).items() if number > 1]
     if "" in twice:
+        places = ", ".join(str(place) for place, name in enumerate(texts, 1) if not name)
         raise InputError(
-            f"{where}: column {texts.index('') + 1} has no name, nor has another one (empty ones beside the table?): "
-            "name them or delete them"
+            f"{where}: columns {places} have no name: name them or delete them (empty ones beside a table?)"
         )
     if twice:
         raise InputError(

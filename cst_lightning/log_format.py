@@ -161,6 +161,17 @@ def _find_delimiter(lines: Sequence[str]) -> str:
     return max(_DELIMITERS, key=fit)
 
 
+def is_narrow(lines: Sequence[str]) -> bool:
+    """Whether some sign cuts most of the lines into as many columns, more than two, and the first one into fewer."""
+    lines = [line for line in lines if line.strip()][:_SAMPLE_LINES]
+    for sign in _DELIMITERS:
+        first, *others = [len(row) for row in csv.reader(lines, delimiter=sign)]
+        width, often = Counter(others).most_common(1)[0] if others else (0, 0)
+        if 2 < width > first and 2 * often > len(others):
+            return True
+    return False
+
+
 def _with_decimal(form: Format, lines: Sequence[str]) -> Format:
     """With the decimal mark of most of the cells that show one."""
     rows = list(csv.reader(lines, delimiter=form.delimiter))

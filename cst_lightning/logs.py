@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from cst_lightning.columns import Roles, check_log, check_names
 from cst_lightning.errors import InputError, warn
-from cst_lightning.log_format import SAMPLE_BYTES, Format, data_files, decode, find_format, not_text
+from cst_lightning.log_format import SAMPLE_BYTES, Format, data_files, decode, find_format, is_narrow, not_text
 
 _BLOCK_BYTES = 1 << 22  # of a CSV file in memory at a time
 #: types that a CSV column may have, the narrowest first
@@ -115,6 +115,7 @@ def _is_log(columns: Roles | None) -> bool:
 
 def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool = True) -> dict[str, Any]:
     names = _csv_names(path, form)
+    _check_header(path, form, names, columns)
     check_names(names, columns, str(path))
     return {
         "read_options": pacsv.ReadOptions(
@@ -141,13 +142,33 @@ def _csv_options(path: Path, form: Format, columns: Roles, *, use_threads: bool 
 
 def _csv_names(path: Path, form: Format) -> list[str]:
     """The header, without the spaces around its names."""
-    with pa.input_stream(str(path)) as stream:
-        text = decode(stream.read(SAMPLE_BYTES), path, form.encoding)
-    rows = csv.reader(text.splitlines(keepends=True)[form.skip :], delimiter=form.delimiter)
+    rows = csv.reader(_beginning(path, form), delimiter=form.delimiter)
     names = [name.strip() for name in next(row for row in rows if row)]
     if all(re.fullmatch(r"[+-]?[\d.,]+", name) for name in names):
         raise InputError(f"{path}: the first line is {', '.join(names[:5])}: it must name the columns")
     return names
+
+
+def _beginning(path: Path, form: Format) -> list[str]:
+    """The first lines of the file, from the header on."""
+    with pa.input_stream(str(path)) as stream:
+        text = decode(stream.read(SAMPLE_BYTES), path, form.encoding)
+    return text.splitlines(keepends=True)[form.skip :]
+
+
+def _check_header(path: Path, form: Format, names: list[str], columns: Roles) -> None:
+    """The first line is a header, and no title above one, as reports have it."""
+    absent = not {*(name for named in columns.others().values() for name in named), *(columns.features or ())} <= {
+        *names
+    }
+    n_empty = names.count("")
+    is_title = n_empty > 1 and (absent or 2 * n_empty >= len(names))
+    if is_title or (absent and is_narrow(_beginning(path, form))):
+        title = next(name for name in [*names, ""] if name or not any(names))
+        raise InputError(
+            f"{path}: the first line, {title!r}, looks like no header but like a title above the table: delete the "
+            "lines above the names of the columns"
+        )
 
 
 def _warn_of_thousands(path: Path, form: Format, columns: Roles) -> None:

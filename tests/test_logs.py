@@ -127,6 +127,28 @@ def test_a_byte_order_mark_is_believed_before_an_option(tmp_path, written, said_
     read_log(path, columns=ROLES, encoding=proved)
 
 
+@pytest.mark.parametrize(
+    ("title", "sign"),
+    [
+        ("Report of 2024,,\n,,\n", ","),
+        ("Report of 2024;;\n", ";"),
+        ("Report of 2024\n\n", ";"),
+        ("Report of 2024\nfor Bern, Zug\n", ","),
+        ("Report of 2024, for Zug\n", ";"),
+    ],
+)
+def test_a_title_above_the_header_is_told(tmp_path, title, sign):
+    path = put(tmp_path, (title + text(40).replace(",", sign)).encode())
+    with pytest.raises(
+        InputError, match=r"the first line, 'Report of 2024.*', looks like no header .*: delete the lines"
+    ):
+        read_log(path, columns=ROLES)
+    with pytest.raises(InputError, match=r"columns 7, 8 have no name: name them or delete them"):
+        read_log(
+            put(tmp_path, frame().assign(a=1, b=2).rename(columns={"a": "", "b": " "}).to_csv(index=False).encode())
+        )
+
+
 def test_a_byte_far_down_the_file_is_found(tmp_path):
     content = text(100_000).encode() + "1,Zürich,1\n".encode("latin-1")
     path = put(tmp_path, content)
@@ -168,7 +190,7 @@ def test_memory_of_a_stream_does_not_grow_with_the_file(tmp_path):
         (text(19), "19 rows: a log needs at least 20"),
         (text(head="age,age,bought"), "column 'age' stands 2 times"),
         (text(head=",price,bought"), r"column 1 has no name \(a row index\?\)"),
-        ("age,price,bought,,\n1,low,1,,\n", "column 4 has no name, nor has another one"),
+        ("age,price,bought,,\n1,low,1,,\n", "columns 4, 5 have no name: name them or delete them"),
         (text(head="age,Price,bought"), r"no column 'price' \(action\): did you mean 'Price'\? There are age, Price"),
         (text() + "1,low,1,9\n", "row 42 of the file has 4 cells and the header 3"),
         (b"PK\x03\x04 and so on", "save the sheet as CSV"),
