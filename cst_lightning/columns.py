@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from cst_lightning.encoding import Labels, shown_list
+from cst_lightning.encoding import Labels, gaps_text, shown_list
 from cst_lightning.errors import InputError
 from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import ISO_DATE, MISWRITTEN, fault_of_text
@@ -176,12 +176,13 @@ def check_rows(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) 
 
 def check_present(frame: pd.DataFrame, names: Sequence[str], where: str, first: int = 0) -> None:
     """No value is missing in the columns ``names`` of some rows of a log."""
-    for name in names:
-        if (missing := frame[name].isna().to_numpy()).any():
-            raise InputError(
-                f"{where}: column {name!r} is missing in {rows_text(missing, first)}: fill it in, leave these rows "
-                "out, or give missing='impute'"
-            )
+    gaps = {name: np.flatnonzero(missing) for name in names if (missing := frame[name].isna().to_numpy()).any()}
+    if gaps:
+        first_gap = rows_text(frame[next(iter(gaps))].isna().to_numpy(), first)
+        raise InputError(
+            f"{where}: {gaps_text(gaps, 'in ' + first_gap)}: fill {'it' if len(gaps) == 1 else 'them'} in, leave these "
+            "rows out, or give missing='impute'"
+        )
 
 
 def check_propensities(frame: pd.DataFrame, columns: Roles, where: str, first: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from cst_lightning.errors import InputError, rows_from_0, warn
 from cst_lightning.feedback import MISSING
 from cst_lightning.frames import as_frame
 from cst_lightning.text_faults import NUMBER, dates_as_numbers, fault_of_text, is_counter
+from cst_lightning.texts import counted
 
 Label = str | int | float | bool
 
@@ -197,6 +198,7 @@ class FeatureEncoder:
         if unknown:
             raise InputError(f"categorical column {unknown[0]!r} is not there: allowed are {shown_list(frame.columns)}")
         self.columns = {}
+        self._check_present(frame)
         for name in frame.columns:
             column = _with_missing_booleans(frame[name])
             is_category = name in categorical or (column.dtype.kind not in "biuf")
@@ -213,6 +215,7 @@ class FeatureEncoder:
         # of an array's columns no name is known, and scikit-learn lets it stand for a table and the other way round
         if names not in (known, places) and (known != places or all(name.lstrip("-").isdigit() for name in names)):
             raise InputError(f"columns are {shown_list(names)} and were {shown_list(known)} in training: give the same")
+        self._check_present(frame.set_axis(known, axis=1))
         parts = []
         for (name, kind), given in zip(self.columns.items(), frame.columns, strict=True):
             column = _with_missing_booleans(frame[given])
@@ -232,7 +235,7 @@ class FeatureEncoder:
 
     def _number(self, name: str, column: pd.Series[Any]) -> Number:
         value = column.to_numpy(np.float64, na_value=np.nan)
-        self._check_finite(name, value)
+        _check_finite(name, value)
         missing = np.isnan(value)
         if missing.all():
             raise InputError(f"column {name!r} holds no value at all: leave it out")
@@ -257,21 +260,21 @@ class FeatureEncoder:
 
     def _numbers(self, name: str, kind: Number, column: pd.Series[Any]) -> NDArray[np.float64]:
         value = column.to_numpy(np.float64, na_value=np.nan)
-        self._check_finite(name, value)
+        _check_finite(name, value)
         missing = np.isnan(value)
         standard = np.where(missing, 0, (value - kind.mean) / kind.scale)
         return np.column_stack([standard, missing]) if kind.indicator else standard[:, None]
 
-    def _check_finite(self, name: str, value: NDArray[np.float64]) -> None:
-        infinite = np.flatnonzero(np.isinf(value))
-        if len(infinite):
-            raise InputError(f"column {name!r} is infinity in {rows_from_0(infinite)}: only finite numbers are allowed")
-        missing = np.flatnonzero(np.isnan(value))
-        if len(missing) and self.missing == "error":
-            raise InputError(_missing(name, missing))
+    def _check_present(self, frame: pd.DataFrame) -> None:
+        """Under ``missing="error"`` no value is missing: one error for all the columns that have gaps."""
+        gaps = {name: rows for name in frame if len(rows := np.flatnonzero(_is_missing(frame[name])))}
+        if gaps and self.missing == "error":
+            raise InputError(
+                f"{gaps_text(gaps, '(NaN) in ' + rows_from_0(next(iter(gaps.values()))))}: fill "
+                f"{'it' if len(gaps) == 1 else 'them'}, drop these rows, or train with missing='impute'"
+            )
 
     def _category(self, name: str, text: pd.Series[Any]) -> Category:
-        self._check_category(name, text)
         values = sorted(text.dropna().unique())
         if len(values) > self.max_categories:
             warn(
@@ -283,7 +286,6 @@ class FeatureEncoder:
 
     def _indicators(self, name: str, kind: Category, column: pd.Series[Any]) -> NDArray[np.float64]:
         text = _as_text(column)
-        self._check_category(name, text)
         if kind.values is None:
             hasher = FeatureHasher(N_HASHED, input_type="string", alternate_sign=False)
             return np.asarray(hasher.transform([[] if value is None else [value] for value in text]).toarray())
@@ -295,11 +297,6 @@ class FeatureEncoder:
                 "none of its categories",
             )
         return np.asarray(index[:, None] == np.arange(len(kind.values)), np.float64)
-
-    def _check_category(self, name: str, text: pd.Series[Any]) -> None:
-        missing = np.flatnonzero(text.isna())
-        if len(missing) and self.missing == "error":
-            raise InputError(_missing(name, missing))
 
     # --- as plain values -------------------------------------------------------------------------
 
@@ -384,6 +381,24 @@ def _as_text(column: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series(texts, dtype=object)
 
 
-def _missing(name: str, rows: NDArray[np.int64]) -> str:
-    said = f"column {name!r} is missing (NaN) in {rows_from_0(rows)}"
-    return f"{said}: fill it, drop these rows, or train with missing='impute'"
+def _check_finite(name: str, value: NDArray[np.float64]) -> None:
+    infinite = np.flatnonzero(np.isinf(value))
+    if len(infinite):
+        raise InputError(f"column {name!r} is infinity in {rows_from_0(infinite)}: only finite numbers are allowed")
+
+
+def _is_missing(column: pd.Series[Any]) -> NDArray[np.bool_]:
+    if pd.api.types.is_float_dtype(column.dtype):  # where NaN may stand beside NA
+        return np.isnan(column.to_numpy(np.float64, na_value=np.nan))
+    return column.isna().to_numpy(bool)
+
+
+def gaps_text(gaps: Mapping[str, Sized], where: str) -> str:
+    """That columns have gaps, for a message.
+
+    Args:
+        gaps: the rows of the gaps by the name of the column. where: in words, those of the first.
+    """
+    (name, _), *others = gaps.items()
+    more = ", ".join(f"{other!r} in {counted(len(rows), 'row')}" for other, rows in others)
+    return f"column {name!r} is missing {where}" + f", and so {'is' if len(others) == 1 else 'are'} {more}" * bool(more)

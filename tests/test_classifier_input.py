@@ -211,6 +211,20 @@ def test_two_spellings_of_a_label_are_a_warning():
         CounterfactualClassifier("s_logistic", method="backbone", random_state=0).fit(x, action, outcome)
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, polars.DataFrame])
+def test_all_columns_with_gaps_are_named_in_one_line(kind):
+    columns = {"age": [1.0] * 20, "visits": [*range(20)], "town": ["Bern", "Zug"] * 10, "member": [True, False] * 10}
+    gaps = {name: [None if row in (3, 4)[: 1 + (name == "town")] else v for row, v in enumerate(values)]
+            for name, values in columns.items() if name != "visits"}  # fmt: skip
+    message = (
+        "column 'age' is missing (NaN) in row 3 (from 0), and so are 'town' in 2 rows, 'member' in 1 row: fill them, "
+        "drop these rows, or train with missing='impute'"
+    )
+    for encoder, fit in ((FeatureEncoder(), True), (FeatureEncoder().fit(kind(columns)), False)):
+        with pytest.raises(InputError, match=re.escape(message)):
+            (encoder.fit if fit else encoder.transform)(kind(columns | gaps))
+
+
 def told_of(model, *args, **kwargs):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -504,10 +504,12 @@ def test_empty_rows_at_the_end_are_no_rows(tmp_path, name, chunk_rows):
 def test_a_missing_feature_is_named_by_its_row_of_the_file(path, chunk_rows):
     log = frame()
     log.loc[[150, 170], "age"] = np.nan
+    log.loc[160, "town"] = None
     log.to_parquet(path)
     with pytest.raises(InputError, match=r"log\.parquet: column 'age' is missing in data row") as error:
         module(path, chunk_rows=chunk_rows).setup()
     assert "151" in str(error.value)
+    assert "and so is 'town' in 1 row: fill them in" in str(error.value)
     module(path, chunk_rows=chunk_rows, missing="impute").setup()
 
 
