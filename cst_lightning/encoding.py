@@ -144,11 +144,16 @@ def shown_list(values: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """A numeric column: standardised, and where training had missing values with an indicator of them beside it."""
+    """A numeric column: standardised, and where training had missing values with an indicator of them beside it.
+
+    ``low`` and ``high`` are the least and the largest value of training; None in models of older versions.
+    """
 
     mean: float
     scale: float
     indicator: bool
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -254,13 +259,19 @@ class FeatureEncoder:
             scale = float(seen.std())
         if not np.isfinite(scale):
             raise InputError(f"column {name!r} holds numbers too large to be computed with, such as {seen.max():g}")
+        mean = float(seen.mean())
         return Number(
-            float(seen.mean()), scale if scale > 1e-12 * max(1.0, abs(float(seen.mean()))) else 1.0, bool(missing.any())
+            mean,
+            scale if scale > 1e-12 * max(1.0, abs(mean)) else 1.0,
+            bool(missing.any()),
+            float(seen.min()),
+            float(seen.max()),
         )
 
     def _numbers(self, name: str, kind: Number, column: pd.Series[Any]) -> NDArray[np.float64]:
         value = column.to_numpy(np.float64, na_value=np.nan)
         _check_finite(name, value)
+        _warn_of_far(name, kind, value)
         missing = np.isnan(value)
         standard = np.where(missing, 0, (value - kind.mean) / kind.scale)
         return np.column_stack([standard, missing]) if kind.indicator else standard[:, None]
@@ -385,6 +396,20 @@ def _check_finite(name: str, value: NDArray[np.float64]) -> None:
     infinite = np.flatnonzero(np.isinf(value))
     if len(infinite):
         raise InputError(f"column {name!r} is infinity in {rows_from_0(infinite)}: only finite numbers are allowed")
+
+
+def _warn_of_far(name: str, kind: Number, value: NDArray[np.float64]) -> None:
+    """Of numbers that lie farther outside of those of training than these are apart."""
+    if kind.low is None or kind.high is None:
+        return
+    width = kind.high - kind.low
+    far = np.flatnonzero((value < kind.low - width) | (value > kind.high + width))
+    if len(far):
+        warn(
+            f"column {name!r} is {value[far[0]]:g} in {rows_from_0(far)}, far outside of {kind.low:g} to "
+            f"{kind.high:g}, all that training had: predictions there are guesses; is a decimal mark lost, or a unit "
+            "another one?"
+        )
 
 
 def _is_missing(column: pd.Series[Any]) -> NDArray[np.bool_]:

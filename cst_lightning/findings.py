@@ -13,7 +13,7 @@ from cst_lightning.columns import Roles, kind_of
 from cst_lightning.cross_fitting import explained_share, is_numeric
 from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED, Labels, shown_list
 from cst_lightning.label_columns import in_order
-from cst_lightning.text_faults import dates_as_numbers
+from cst_lightning.text_faults import dates_as_numbers, sentinels
 from cst_lightning.texts import counted
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def missing_features(found: Diagnosis, names: Sequence[str]) -> Iterator[Finding
 
 
 def kinds_of_features(found: Diagnosis, log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterator[Finding]:
-    """Of features that are dates although they are numbers, or have more categories than columns are made of."""
+    """Of numbers that are dates or stand for no number, and of more categories than columns are made of."""
     distinct = found.columns.set_index("column")["distinct"]
     for name in names:
         if not is_numeric(log[name], columns.categorical):
@@ -330,6 +330,14 @@ def kinds_of_features(found: Diagnosis, log: pd.DataFrame, columns: Roles, names
                 f"Column {name!r} holds {what}",
                 "A model takes them for quantities: new rows lie beyond all that it has seen.",
                 "Turn them into numbers that mean something (days since, weekday, month), or leave the column out.",
+            )
+        elif codes := sentinels(log[name].dropna().to_numpy(dtype=float)):
+            listed = " and ".join(f"{code:g} in {counted(int((log[name] == code).sum()), 'row')}" for code in codes)
+            yield Finding(
+                "warning",
+                f"Column {name!r} holds {listed}, far from all else",
+                "Such a number often stands for a value that is not known, and a model takes it for a quantity.",
+                "If so, leave these cells empty, and train with missing='impute' (--missing impute).",
             )
 
 

@@ -153,3 +153,35 @@ def dates_as_numbers(seen: NDArray[np.float64]) -> str | None:
 def is_counter(value: NDArray[np.float64]) -> bool:
     """Whether whole numbers ``[N]`` grow from each row to the next, as a row's number or an identifier does."""
     return len(value) >= _ENOUGH and bool((np.diff(value) > 0).all() and not (value % 1).any())
+
+
+_CODES = re.compile(r"-1|-?9+")  # numbers that often stand for no number
+_STANDS = 5  # rows that each of them is in, at least
+_FEW_CODES = 3  # different ones at an end of a column, at most
+_FAR, _FAR_CODE = 3, 1  # interquartile ranges between them and all else: of any number, of one that is often a code
+_MANY = 10  # different numbers in a column that is no scale of a few steps
+
+
+def sentinels(seen: NDArray[np.float64]) -> list[float]:
+    """Numbers that rather stand for none (9999, -1): a few that come again and again, far from all others of a column.
+
+    Args:
+        seen: the column, ``[N]``, without missing ones.
+    """
+    value, often = np.unique(seen, return_counts=True)
+    if len(value) < _MANY:
+        return []
+    low, high = np.quantile(seen, [0.25, 0.75])
+    if low == high:
+        low, high = np.quantile(seen, [0.05, 0.95])
+    found = []
+    for end in (1, -1):
+        for n_codes in range(1, _FEW_CODES + 1):
+            gap = abs(value[::end][-n_codes] - value[::end][-n_codes - 1])
+            codes = value[::end][-n_codes:]
+            known = all(_CODES.fullmatch(f"{code:g}") for code in codes)
+            is_far = gap > (_FAR_CODE if known else _FAR) * (high - low) > 0
+            if is_far and often[::end][-n_codes:].min() >= _STANDS:
+                found += codes.tolist()
+                break
+    return found

@@ -408,7 +408,7 @@ class LoggedDataModule(pl.LightningDataModule):
         columns = self._label_columns
         with warnings.catch_warnings():
             if self.chunk_rows is not None:  # the same in every chunk
-                warnings.filterwarnings("ignore", message=".*which training had not.*")
+                warnings.filterwarnings("ignore", message=".*(which training had not|all that training had).*")
             x = self.encoder.transform(frame[self._features])
         taken, propensity = self.actions.index(frame[columns["action"]]), None
         given = propensities_of(frame, self.roles, self.actions)

@@ -225,6 +225,28 @@ def test_all_columns_with_gaps_are_named_in_one_line(kind):
             (encoder.fit if fit else encoder.transform)(kind(columns | gaps))
 
 
+def test_numbers_far_outside_of_training_are_a_warning():
+    columns = {"age": np.linspace(20, 90, 40), "visits": np.arange(40) % 5}
+    encoder = FeatureEncoder().fit(pd.DataFrame(columns))
+    older = encoder.to_dict()
+    older["columns"] = [[name, kind, {k: fields[k] for k in ("mean", "scale", "indicator")}]
+                        for name, kind, fields in older["columns"]]  # fmt: skip
+    new = pd.DataFrame(columns | {"age": [41_000, 20, 160, 161, -51] + [50] * 35})
+    message = (
+        "column 'age' is 41000 in rows 0, 3, 4 (from 0), far outside of 20 to 90, all that training had: predictions "
+        "there are guesses; is a decimal mark lost, or a unit another one?"
+    )
+    for known, said in (
+        (encoder, [message]),
+        (FeatureEncoder.from_dict(encoder.to_dict()), [message]),
+        (FeatureEncoder.from_dict(older), []),  # which has no range
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            known.transform(new)
+        assert [str(warning.message) for warning in told] == said
+
+
 def told_of(model, *args, **kwargs):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

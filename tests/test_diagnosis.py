@@ -204,6 +204,34 @@ def test_dates_that_are_numbers_are_told_by_diagnosis_and_training_alike(numbers
         assert f"column 'day' holds {words}: turn them into numbers" in told[0]
 
 
+AGES = np.random.default_rng(5).normal(40, 9, N).round()
+PURCHASES = np.where(np.arange(N) % 10 < 8, 0.0, 1000 + np.arange(N) % 100)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        (np.where(np.arange(N) % 40 == 0, 9999, AGES), "9999 in 10 rows"),
+        (np.where(np.arange(N) % 40 == 0, -1, AGES.clip(18)), "-1 in 10 rows"),
+        (np.where(np.arange(N) % 20 == 0, 998 + np.arange(N) // 20 % 2, AGES), "998 in 10 rows and 999 in 10 rows"),
+        (np.where(np.arange(N) % 20 == 0, np.nan, AGES), None),
+        (np.where(np.arange(N) == 7, 9999, AGES), None),  # once: an outlier
+        (PURCHASES, None),
+        (np.arange(N) % 2 * 99, None),
+        (np.random.default_rng(1).lognormal(0, 2, N), None),
+        (np.random.default_rng(1).geometric(0.2, N), None),
+        (np.random.default_rng(1).poisson(0.3, N), None),
+        (np.where(np.arange(N) % 40 == 0, -1, np.random.default_rng(1).normal(0, 1, N)), None),
+    ],
+)
+def test_numbers_that_stand_for_none_are_told(numbers, words):
+    found = diagnose(log(number=numbers), ROLES)
+    if words is None:
+        assert not [title for title in titles(found) if "far from all else" in title]
+    else:
+        only(found, f"Column 'number' holds {words}, far from all else", "warning")
+
+
 def test_a_column_of_more_categories_than_are_told_apart():
     street = [f"s{i % 101}" for i in range(N)]
     only(diagnose(log(street=street), ROLES), "Column 'street' has 101 categories", "warning")
