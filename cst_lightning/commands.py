@@ -29,7 +29,7 @@ from cst_lightning.columns import (
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import compared_roles, diagnose
 from cst_lightning.encoding import Category, Labels, written
-from cst_lightning.errors import InputError
+from cst_lightning.errors import InputError, warn
 from cst_lightning.evaluation import (
     beside_constant,
     calibration,
@@ -39,7 +39,7 @@ from cst_lightning.evaluation import (
     value_of_recommendations,
 )
 from cst_lightning.findings import EXPLAINED
-from cst_lightning.log_format import Format, find_format
+from cst_lightning.log_format import Format, digest_of, find_format
 from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
@@ -84,6 +84,7 @@ def fit(
     check_target(out)
     _check_apart("out", out, data)
     classifier.check_options()
+    digest = digest_of(data)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {counted(len(log), 'row')}")
     print(f"{describe_columns(log, roles).to_string(index=False)}\n")
@@ -113,7 +114,7 @@ def fit(
         )
     replaced = _replaced(out)
     classifier.save(out)
-    write_whole(out / ROLES, json.dumps(asdict(roles), indent=1))
+    write_whole(out / ROLES, json.dumps({"roles": asdict(roles), "sha256": digest}, indent=1))
     print(
         f"saved to {out}{replaced}; next: "
         f"python -m cst_lightning predict --model {out} --data NEW --out predictions.csv"
@@ -214,7 +215,7 @@ def evaluate(
         encoding: of a CSV file.
     """
     check_floor(floor)
-    classifier, trained = CounterfactualClassifier.load(model, _list(trust)), _trained_roles(model)
+    classifier, (trained, digest) = CounterfactualClassifier.load(model, _list(trust)), _trained_on(model)
     action, outcome = action or trained.action, outcome or trained.outcome
     if action is None or outcome is None:
         raise InputError(f"{model} was saved from Python, without the names of these columns: give action and outcome")
@@ -230,6 +231,8 @@ def evaluate(
     check_names(names, replace(roles, features=features.features), str(data))  # below, they are kept columns
     texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
     log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
+    if digest and digest == digest_of(data):
+        warn(f"{data}: the model was trained on this file: its NLL and the values below are too good; give later rows")
     with _in_file(data):
         taken = _index(classifier.action_labels_, log, action)
         if (taken < 0).any():
@@ -359,13 +362,17 @@ def _in_file(data: Path) -> Iterator[None]:
         raise InputError(f"{data}: {error}") from error
 
 
-def _trained_roles(model: Path) -> Roles:
-    """What the columns of a model's log were for; none is known where it was saved from Python."""
+def _trained_on(model: Path) -> tuple[Roles, str | None]:
+    """What the columns of a model's log were for, and the digest of its file; a model saved from Python knows neither.
+
+    Models of older versions have no digest, and the roles alone.
+    """
     if not (model / ROLES).exists():
-        return Roles()
+        return Roles(), None
     try:
-        return Roles(**json.loads((model / ROLES).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        kept = json.loads((model / ROLES).read_text())
+        return Roles(**kept.get("roles", kept)), kept.get("sha256")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{model}/{ROLES} cannot be read ({error}): train the model again") from error
 
 

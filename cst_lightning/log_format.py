@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import difflib
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -90,6 +91,15 @@ def data_files(folder: Path) -> list[Path]:
     """Files of a folder that hold rows; names that begin with ``.`` or ``_`` are other programs' notes."""
     found = [path for path in sorted(folder.rglob("*")) if path.suffix in _SUFFIXES and path.is_file()]
     return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
+
+
+def digest_of(path: Path) -> str:
+    """The sha256 of a log file, or of the files of a folder in their order."""
+    found = hashlib.sha256()
+    for file in data_files(path) if path.is_dir() else [path] * path.is_file():
+        with file.open("rb") as content:
+            found.update(hashlib.file_digest(content, "sha256").digest())
+    return found.hexdigest()
 
 
 def _csv_format(path: Path, encoding: str, delimiter: str | None) -> Format:

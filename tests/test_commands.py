@@ -222,6 +222,22 @@ def test_where_the_features_tell_the_action_other_actions_have_no_value(sales, c
     assert "SNIPS" not in out
 
 
+def test_evaluation_on_the_file_of_the_training_is_told(sales, tmp_path, capsys):
+    old = tmp_path / "old"  # a model of before has the roles alone
+    shutil.copytree(sales / "model", old)
+    (old / "log.json").write_text(json.dumps(json.loads((old / "log.json").read_text())["roles"]))
+    shutil.copy(sales / "log.csv", tmp_path / "copy.csv")
+    for model, data, told in (
+        (sales / "model", sales / "log.csv", True),
+        (sales / "model", tmp_path / "copy.csv", True),
+        (sales / "model", sales / "new.csv", False),
+        (old, sales / "log.csv", False),
+    ):
+        assert main(["evaluate", "--model", str(model), "--data", str(data)]) == 0
+        said = f"warning: {data}: the model was trained on this file: its NLL"
+        assert (said in capsys.readouterr().err) == told
+
+
 def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]
     assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
