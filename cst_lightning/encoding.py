@@ -414,8 +414,8 @@ def _warn_of_far(name: str, kind: Number, value: NDArray[np.float64]) -> None:
 
 def _is_missing(column: pd.Series[Any]) -> NDArray[np.bool_]:
     if pd.api.types.is_float_dtype(column.dtype):  # where NaN may stand beside NA
-        return np.isnan(column.to_numpy(np.float64, na_value=np.nan))
-    return column.isna().to_numpy(bool)
+        column = pd.Series(column.to_numpy(np.float64, na_value=np.nan))
+    return np.asarray(column.isna(), bool)
 
 
 def gaps_text(gaps: Mapping[str, Sized], where: str) -> str:

@@ -171,15 +171,20 @@ def _find_delimiter(lines: Sequence[str]) -> str:
     return max(_DELIMITERS, key=fit)
 
 
-def is_narrow(lines: Sequence[str]) -> bool:
-    """Whether some sign cuts most of the lines into as many columns, more than two, and the first one into fewer."""
+def is_narrow(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether the first line has fewer columns than most others, by the ``delimiter`` that was found or another one."""
     lines = [line for line in lines if line.strip()][:_SAMPLE_LINES]
-    for sign in _DELIMITERS:
-        first, *others = [len(row) for row in csv.reader(lines, delimiter=sign)]
-        width, often = Counter(others).most_common(1)[0] if others else (0, 0)
-        if 2 < width > first and 2 * often > len(others):
-            return True
-    return False
+    first, width = _widths(lines, delimiter)
+    if first == width > 1:
+        return False
+    return any(2 < width > first for first, width in (_widths(lines, sign) for sign in _DELIMITERS))
+
+
+def _widths(lines: Sequence[str], delimiter: str) -> tuple[int, int]:
+    """Columns of the first line, and of more than half of the others; 0 where these differ."""
+    first, *others = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+    width, often = Counter(others).most_common(1)[0] if others else (0, 0)
+    return first, width if 2 * often > len(others) else 0
 
 
 def _with_decimal(form: Format, lines: Sequence[str]) -> Format:

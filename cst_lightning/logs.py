@@ -163,7 +163,7 @@ def _check_header(path: Path, form: Format, names: list[str], columns: Roles) ->
     }
     n_empty = names.count("")
     is_title = n_empty > 1 and (absent or 2 * n_empty >= len(names))
-    if is_title or (absent and is_narrow(_beginning(path, form))):
+    if is_title or (absent and is_narrow(_beginning(path, form), form.delimiter)):
         title = next(name for name in [*names, ""] if name or not any(names))
         raise InputError(
             f"{path}: the first line, {title!r}, looks like no header but like a title above the table: delete the "

@@ -143,6 +143,10 @@ def test_a_title_above_the_header_is_told(tmp_path, title, sign):
         InputError, match=r"the first line, 'Report of 2024.*', looks like no header .*: delete the lines"
     ):
         read_log(path, columns=ROLES)
+    # the header is one, although by comma it has fewer columns than the rows
+    marked = frame()[["age", "price"]].assign(paid=1.5, due=2.5).to_csv(index=False, sep=";", decimal=",")
+    with pytest.raises(InputError, match=r"no column 'prize' .* did you mean 'price'"):
+        read_log(put(tmp_path, marked), columns=Roles(action="prize"))
     with pytest.raises(InputError, match=r"columns 7, 8 have no name: name them or delete them"):
         read_log(
             put(tmp_path, frame().assign(a=1, b=2).rename(columns={"a": "", "b": " "}).to_csv(index=False).encode())
