@@ -185,6 +185,7 @@ def _diagnose(
     outcomes = log[columns.outcome].value_counts().reindex(outcome_labels)
     parts = _parts(log, validation, random_state)
     drift, drift_auc = _drift(*parts[:2], columns, names, random_state)
+    alone = _leaks(sample, columns, names, labels, outcome_labels, random_state)
     found = Diagnosis(
         n_rows=len(log),
         n_modelled=len(sample),
@@ -205,13 +206,14 @@ def _diagnose(
         *findings_of.outcomes(found, log[columns.outcome]),
         *findings_of.actions(found),
         *findings_of.spellings(log, columns, names),
-        *findings_of.overlap(found),
+        *findings_of.overlap(found, alone),
+        *findings_of.forgotten_propensity(found, sample, names, alone),
         *findings_of.logged_propensities(log, columns, labels),
         *findings_of.continuous(found),
         *findings_of.missing_features(found, names),
         *findings_of.kinds_of_features(found, log, columns, names),
         *findings_of.rows_and_constants(found, log, columns, names),
-        *findings_of.leaks(_leaks(sample, columns, names, labels, outcome_labels, random_state)),
+        *findings_of.leaks(alone),
         *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),
         *findings_of.unknown_labels(validation, columns, labels, outcome_labels),
     ]

@@ -45,6 +45,12 @@ FEWEST_FOR_DRIFT = 100
 #: standard errors that a difference must have
 SIGNIFICANT = 4.0
 _LISTED = 5
+_TELLING = 3  # features that are listed
+#: of a forgotten propensity: how far off the mean of its inverse may be, and its rank correlation with the estimate
+_OFF, _TIED = 0.15, 0.3
+
+#: (feature, role, label, AUC)
+Measured = tuple[str, str, Any, float]
 
 
 @dataclass(frozen=True)
@@ -176,17 +182,20 @@ def spelt_alike(labels: Iterable[Any]) -> list[str]:
     return [" and ".join(map(repr, sorted(group))) for group in groups if len(group) > 1]
 
 
-def overlap(found: Diagnosis) -> Iterator[Finding]:
-    """Of how far the actions taken can be compared."""
+def overlap(found: Diagnosis, measured: Sequence[Measured]) -> Iterator[Finding]:
+    """Of how far the actions taken can be compared; ``measured`` as for ``leaks``."""
     if len(found.actions) < 2:
         return
+    telling = sorted(((auc, name) for name, role, _, auc in measured if role == "action" and auc > DRIFT), reverse=True)
+    listed = ", ".join(f"{name!r} {_auc(auc)}" for auc, name in telling[:_TELLING])
+    most = f" Features that alone tell an action best, by AUC: {listed}." if listed else ""
     if explained_share(found.propensity, found.taken) > EXPLAINED:
         right = float((found.propensity.argmax(1) == found.taken).mean())
         yield Finding(
             "problem",
             f"The action is a function of the features: they tell it in {percent(right)} of the rows",
             "No two contexts that are alike got different actions, so nothing in this log separates what the action "
-            "does from what the context does.",
+            f"does from what the context does.{most}",
             "Leave out features that were made from the action; if the policy was such a rule, log a share of random "
             "actions before comparing any.",
         )
@@ -199,7 +208,7 @@ def overlap(found: Diagnosis) -> Iterator[Finding]:
             "Nothing to do.",
         )
     yield from _weights(found)
-    yield from _uncovered(found)
+    yield from _uncovered(found, most)
 
 
 def _weights(found: Diagnosis) -> Iterator[Finding]:
@@ -221,7 +230,7 @@ def _weights(found: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _uncovered(found: Diagnosis) -> Iterator[Finding]:
+def _uncovered(found: Diagnosis, most: str) -> Iterator[Finding]:
     share, threshold = found.overlap["no chance"], found.overlap["threshold"]
     seen = found.actions[(found.actions["no chance"] > 0) & (found.actions["rows"] >= VERY_FEW_ROWS)]
     if not len(seen):
@@ -231,11 +240,40 @@ def _uncovered(found: Diagnosis) -> Iterator[Finding]:
     yield Finding(
         "problem" if share > VERY_UNCOVERED else "warning" if share > UNCOVERED else "info",
         f"{percent(share)} of the rows had almost no chance (below {percent(threshold)}) of some action: {listed}",
-        "For these contexts the outcome of that action is a guess from other contexts.",
+        f"For these contexts the outcome of that action is a guess from other contexts.{most}",
         "Allow such contexts only the actions that were logged for them: recommend(X, value, actions) takes those "
         "allowed in each row, `recommend --actions` those of a whole file, so give it such rows alone; or try the "
         "others there first.",
     )
+
+
+def forgotten_propensity(
+    found: Diagnosis, sample: pd.DataFrame, names: Sequence[str], measured: Sequence[Measured]
+) -> Iterator[Finding]:
+    """Of a feature that looks like the chance of the action taken; of the rows ``sample`` that propensities are of."""
+    if found.model == "the log's own" or len(found.actions) < 2:
+        return
+    auc_of = {name: auc for name, role, _, auc in measured if role == "action"}
+    of_taken = pd.Series(found.propensity[np.arange(len(found.taken)), found.taken])
+    for name in names:
+        if kind_of(sample[name]) not in ("number", "whole number") or sample[name].nunique() < 2:
+            continue
+        chance = pd.Series(sample[name].to_numpy(dtype=float, na_value=np.nan))
+        if not ((chance > 0) & (chance <= 1)).all():
+            continue
+        tied = of_taken.corr(chance, method="spearman") if of_taken.nunique() > 1 else 0.0
+        weight = 1 / chance
+        off = abs(weight.mean() - int((found.actions["rows"] > 0).sum()))
+        # the mean of 1 / pi(a | x) is the number of actions that have a chance
+        fits = off <= max(SIGNIFICANT * weight.sem(), _OFF * len(found.actions))
+        if fits and (tied > _TIED or auc_of.get(name, 0.5) > DRIFT):
+            yield Finding(
+                "warning",
+                f"Column {name!r} may be the propensity: all its values lie in 0..1, and go with the action",
+                "As a feature, the chance that the action taken had tells the action, and takes the overlap away.",
+                f"If it is, name it as the propensity (propensity={name!r}, --propensity {name}); if it was known "
+                "before the action was chosen, keep it.",
+            )
 
 
 def logged_propensities(log: pd.DataFrame, columns: Roles, labels: Sequence[Any]) -> Iterator[Finding]:
@@ -364,7 +402,7 @@ def continuous(found: Diagnosis) -> Iterator[Finding]:
             )
 
 
-def leaks(measured: Sequence[tuple[str, str, Any, float]]) -> Iterator[Finding]:
+def leaks(measured: Sequence[Measured]) -> Iterator[Finding]:
     """Of features that alone determine an outcome or an action; ``measured`` are (feature, role, label, AUC)."""
     for name, role, label, auc in measured:
         if auc <= DETERMINED:

@@ -100,6 +100,28 @@ def test_a_policy_that_is_a_rule_of_two_features_has_no_overlap():
     assert diagnose(log(), ROLES).actions["stands for"].to_numpy() == pytest.approx([1, 1], abs=0.05)
 
 
+@pytest.mark.parametrize("varies", [True, False])
+def test_a_forgotten_propensity_is_asked_for_and_what_tells_the_action_is_named(varies):
+    rng = np.random.default_rng(0)
+    frame = log(2000)
+    # the chances go by the context, or are the same everywhere and differ by action
+    low = np.where(frame["age"] > 0, 0.9, 0.2) if varies else np.full(2000, 0.8)
+    frame["price"] = np.where(rng.random(2000) < low, "low", "high")
+    frame["p"] = np.where(frame["price"] == "low", low, 1 - low)
+    frame["share"] = rng.uniform(0.2, 0.9, 2000)  # tells nothing
+    frame["score"] = 1 / (1 + np.exp(-frame["age"]))  # tells the action, and is none of its chances
+    forgotten = [title for title in titles(diagnose(frame, ROLES)) if "may be the propensity" in title]
+    assert [title.split("'")[1] for title in forgotten] == ["p"]
+    known = Roles(**vars(ROLES) | {"propensity": "p"})
+    assert not [title for title in titles(diagnose(frame, known)) if "may be the propensity" in title]
+
+
+def test_a_finding_of_no_overlap_names_the_features_that_tell_the_action():
+    frame = log()
+    frame["price"] = np.where(frame["visits"] > 3, "low", "high")
+    assert "by AUC: 'visits' 1.000." in only(diagnose(frame, ROLES), "almost no chance", "problem").meaning
+
+
 def test_weak_overlap_is_told_by_the_effective_sample_size():
     rng = np.random.default_rng(0)
     frame = log(2000)
