@@ -17,6 +17,7 @@ from cst_lightning.errors import InputError, warn
 from cst_lightning.estimators import EstimatorBackbone
 from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few, spelt_alike
 from cst_lightning.stacked import StackedModule
+from cst_lightning.texts import counted
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 
@@ -83,7 +84,7 @@ def warn_of_rare(
     *,
     weighted: bool = False,
 ) -> None:
-    """Of actions with too little to learn from: one warning of each kind.
+    """Of actions and outcomes with too little to learn from: one warning of each kind.
 
     Args:
         counts: how often each outcome was seen of each action, ``[K, m]``, in rows that count.
@@ -109,6 +110,20 @@ def warn_of_rare(
         actions, alike, lambda k: f"was only ever seen with outcome {only[k]}",
         "were only ever seen with a single outcome each", f"{_ALIKE[model]}; log {{it}} more",
     )  # fmt: skip
+    _warn_of_rare_outcomes(outcomes, counts.sum(0), " of a weight above 0" if weighted else "")
+
+
+def _warn_of_rare_outcomes(outcomes: Labels, seen: NDArray[np.int64], which: str) -> None:
+    """Of all rare ones in one warning; ``seen``: in how many rows each was, ``[m]``, and ``which`` these are."""
+    rare = np.flatnonzero(seen < N_FOLDS)
+    listed = first_few([repr(outcomes.values[k]) for k in rare])
+    if len(rare) == 1:
+        said = f"outcome {listed} has {counted(int(seen[rare[0]]), 'row')}{which}: what leads to it"
+    else:
+        said = f"{len(rare)} of {len(outcomes.values)} outcomes have fewer than {N_FOLDS} rows{which} each ({listed}): "
+        said += "what leads to them"
+    if len(rare):
+        warn(f"{said} can hardly be learned; join what means the same for what you decide, such as a range of numbers")
 
 
 def _model_of(part: type[StackedModule] | None) -> Model | None:

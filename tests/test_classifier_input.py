@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 
 from cst_lightning import CounterfactualClassifier, InputError
 from cst_lightning.encoding import FeatureEncoder
+from datamodules.logged import LoggedDataModule
 from tests.classifiers import QUICK, make_log
 from tests.parts import MOST_SURE, Halved
 
@@ -252,6 +253,25 @@ def told_of(model, *args, **kwargs):
         warnings.simplefilter("always")
         model.fit(*args, **kwargs)
     return [str(warning.message) for warning in told]
+
+
+def test_rare_outcomes_are_one_warning_of_estimator_and_data_module(tmp_path):
+    x, action, _ = make_log()
+    outcome = np.where(np.arange(120) < 9, np.arange(120), 50 + np.arange(120) % 2)
+    few = "9 of 11 outcomes have fewer than 5 rows each (0, 1, 2, 3, 4 and 4 more): what leads to them can hardly be"
+    one = "outcome 7 has 1 row: what leads to it can hardly be"
+    x.assign(action=action, outcome=outcome).to_parquet(tmp_path / "few.parquet")
+    x.assign(action=action, outcome=np.where(outcome == 7, 7, outcome.clip(50))).to_parquet(tmp_path / "one.parquet")
+    for name, said in (("few", few), ("one", one)):
+        log = pd.read_parquet(tmp_path / f"{name}.parquet")
+        model = CounterfactualClassifier("s_logistic", method="backbone", **QUICK)
+        rare = [text for text in told_of(model, x, log["action"], log["outcome"]) if "hardly" in text]
+        assert len(rare) == 1
+        assert rare[0].startswith(said)
+        for chunk_rows in (None, 60):
+            data = LoggedDataModule(tmp_path / f"{name}.parquet", "action", "outcome", holdout=0, chunk_rows=chunk_rows)
+            with pytest.warns(UserWarning, match=re.escape(said)):
+                data.setup()
 
 
 @pytest.mark.parametrize("backbone", ["t_logistic", "constant"])

@@ -99,6 +99,17 @@ def test_fit_says_whether_the_features_tell_more_than_a_constant(sales, tmp_path
     assert ("no clear gain: the features may tell nothing" in text) == (not tells)
 
 
+def test_fit_says_that_a_feature_may_give_the_outcome_away(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    for leak in (True, False):
+        log.assign(refund=np.where(leak, log["bought"] == "yes", 0)).to_csv(tmp_path / "log.csv", index=False)
+        call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought", "--out"]
+        call += [str(tmp_path / "m"), "--keep", "customer", "--backbone", "s_boosting", "--method", "backbone"]
+        assert main([*call, "--random_state", "0"]) == 0
+        said = "  too good to be true: a feature may give the outcome away (known only after it); `diagnose` names it"
+        assert (said in capsys.readouterr().out.splitlines()) == leak
+
+
 @pytest.mark.parametrize(
     ("written", "ages", "read", "said"),
     [
