@@ -20,6 +20,7 @@ from torchmetrics.functional.classification import (
 )
 
 from cst_lightning.distributions import log_probs, mode, nll, probs
+from cst_lightning.errors import InputError
 from cst_lightning.feedback import PotentialOutcomes
 from cst_lightning.registry import with_offered
 
@@ -38,6 +39,12 @@ class _Mean(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def _add(self, value: Tensor) -> None:
+        """Entries ``[R, N, ...]``, whose mean over all axes but the first is the metric."""
+        if value.ndim < 2:
+            raise InputError(
+                f"{type(self).__name__} adds a value of shape {tuple(value.shape)}: allowed is one for each row, "
+                "[R, N] or [R, N, K]; take no mean over rows, compute does"
+            )
         value = value.double().flatten(1)
         self.total = self.total + value.sum(1)
         self.count = self.count + value.shape[1]

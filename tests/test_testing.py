@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from cst_lightning import DirectMethod, InputError, PotentialOutcomes, SelfTraining
-from cst_lightning.losses import Entries
+from cst_lightning.distributions import nll
+from cst_lightning.losses import Entries, factual_nll
 from cst_lightning.metrics import NLL
 from cst_lightning.selection import RULES, Rule
 from cst_lightning.testing import (
@@ -62,6 +63,13 @@ class WithoutWeights(DirectMethod):
         return super().entries(dataclasses.replace(batch, weight=None), rows)
 
 
+class Tied(DirectMethod):
+    def batch_loss(self, batch, rows):
+        logits = self.network(batch.x, self.bits("dropout", batch.n_rows)).logits
+        loss = factual_nll(logits, self.repeat(batch.action), self.repeat(batch.outcome))
+        return loss + 0 * loss.sum()
+
+
 class SelectsAnother(DirectMethod):
     def select(self, variants):
         other = super().select(variants)
@@ -78,6 +86,7 @@ class SelectsAnother(DirectMethod):
         (OfTheGlobalGenerator, "OfTheGlobalGenerator: two trainings of the same seeds differ"),
         (OfItsNeighbours, "OfItsNeighbours: seed 5 trains otherwise alone or in another order"),
         (WithoutWeights, "WithoutWeights: outcomes of rows of weight 0 change what is learned"),
+        (Tied, "Tied: NaN weights of the second of three seeds made others fail too: a loss ties replicates together"),
         (SelectsAnother, "SelectsAnother: select gives a module that predicts otherwise"),
     ],
 )
@@ -202,6 +211,16 @@ class Infinite(NLL):
 
 class NoDirection(NLL):
     higher_is_better = None
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (0, 1, 2)])
+def test_a_metric_that_takes_the_mean_over_rows_itself_is_told_what_to_mend(axes):
+    class OfRows(NLL):
+        def update(self, logits, outcomes):
+            self._add(nll(logits, outcomes).mean(axes))
+
+    with pytest.raises(InputError, match=r"OfRows adds a value of shape \(.*\): allowed is one for each row, \[R, N\]"):
+        check_metric(OfRows)
 
 
 @pytest.mark.parametrize(
