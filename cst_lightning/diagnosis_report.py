@@ -49,12 +49,25 @@ def render_text(found: Diagnosis) -> str:
         header, rows = table
         most = n_rows.to_numpy().argsort(kind="stable")[::-1][:_MOST_LINES]
         shown = [rows[place] for place in sorted(most)]
-        lines += [title, pd.DataFrame(shown, columns=header).to_string(index=False)]
+        lines += [title, *_folded(pd.DataFrame(shown, columns=header), width)]
         lines += [f"and {len(rows) - len(shown)} more, with fewer rows; the page has them all"] * (
             len(shown) < len(rows)
         )
         lines.append("")
     return "\n".join([*lines, *textwrap.wrap(overlap_words(found), width)]) + "\n"
+
+
+def _folded(table: pd.DataFrame, width: int) -> list[str]:
+    """A table in blocks of columns of at most ``width`` characters, each of which begins with the first column."""
+    (first, own), *others = [(name, 1 + max(map(len, [name, *table[name]]))) for name in table]
+    blocks, left = [[first]], width - own
+    for name, size in others:
+        if size > left and len(blocks[-1]) > 1:
+            blocks.append([first])
+            left = width - own
+        blocks[-1].append(name)
+        left -= size
+    return [line for names in blocks for line in (table[names].to_string(index=False), "")][:-1]
 
 
 def headline(found: Diagnosis) -> str:

@@ -340,6 +340,20 @@ def test_the_text_has_the_actions_of_the_most_rows_and_says_how_many_there_are()
     assert "more, with fewer rows" not in diagnose(log(), ROLES).text()
 
 
+def test_a_table_of_many_outcomes_is_folded(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    bought = [f"outcome {row % 23}" for row in range(N)]
+    text = diagnose(log(bought=bought), ROLES).text()
+    table = text[text.index("\nActions\n") : text.index("\nOutcomes\n")].splitlines()
+    assert max(map(len, table)) <= 100
+    heads = [line for line in table if line.split()[:1] == ["action"]]
+    assert len(heads) > 2
+    assert [" ".join(heads).count(f"P(outcome {place})") for place in range(23)] == [1] * 23
+    assert [line.split()[0] for line in table if line.split()[:1] in (["high"], ["low"])] == ["high", "low"] * len(
+        heads
+    )
+
+
 def test_of_many_actions_and_outcomes_that_are_alike_one_finding_tells():
     n = 3000
     price, bought = np.arange(n) % 30, np.where(np.arange(n) % 30 < 20, "no", "yes").astype(object)
