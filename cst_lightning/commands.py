@@ -83,13 +83,16 @@ def fit(
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     check_target(out)
     _check_apart("out", out, data)
-    classifier.check_options()
+    part, _, _ = classifier.check_options()
     digest = digest_of(data)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
     print(f"{data}: {log.attrs['format']}, {counted(len(log), 'row')}")
     print(f"{describe_columns(log, roles).to_string(index=False)}\n")
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=[name for name in roles.categorical if name in names])
+    on_top = "" if classifier.method == "backbone" else f", then {classifier.method} on top"
+    models = counted(classifier._n_models(len(log)), "model")
+    print(f"training {part.name}{on_top}: {models} on {counted(len(log), 'row')}; this can take minutes", flush=True)
     with _in_file(data):
         labels = Labels.of("action", log[action])
         classifier.fit(log[names], log[action], log[outcome], propensities_of(log, roles, labels))

@@ -94,6 +94,9 @@ def test_fit_says_whether_the_features_tell_more_than_a_constant(sales, tmp_path
     text = capsys.readouterr().out
     kept, nll = re.search(r"(\S+)  backbone   <- kept\nNLL of the held-out observed outcomes: (\S+)\n", text).groups()
     assert nll == kept
+    assert text.index("training s_logistic: 5 models on 300 rows; this can take minutes\n") < text.index(
+        "held-out score"
+    )
     constant = float(re.search(r"of a constant, each action's shares in the rows trained on: (\S+)\n", text)[1])
     assert f"the model less the constant: {float(nll) - constant:.4f}"[:-1] in text
     assert ("no clear gain: the features may tell nothing" in text) == (not tells)
