@@ -17,7 +17,7 @@ from cst_lightning.errors import InputError, rows_from_0, warn
 from cst_lightning.feedback import MISSING
 from cst_lightning.frames import as_frame
 from cst_lightning.text_faults import NUMBER, dates_as_numbers, fault_of_text, is_counter
-from cst_lightning.texts import counted
+from cst_lightning.texts import counted, spelt_alike
 
 Label = str | int | float | bool
 
@@ -287,6 +287,12 @@ class FeatureEncoder:
 
     def _category(self, name: str, text: pd.Series[Any]) -> Category:
         values = sorted(text.dropna().unique())
+        if alike := spelt_alike(values):
+            more = f" and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else ""
+            warn(
+                f"column {name!r} holds categories that differ only in blanks or upper and lower case, "
+                f"{', '.join(alike[:_SHOWN])}{more}: write each in one way, unless they are meant to be different"
+            )
         if len(values) > self.max_categories:
             warn(
                 f"column {name!r} has {len(values)} categories, more than {self.max_categories}: hashed into "

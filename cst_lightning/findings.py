@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,7 @@ from cst_lightning.cross_fitting import explained_share, is_numeric
 from cst_lightning.encoding import MAX_CATEGORIES, N_HASHED, Labels, shown_list
 from cst_lightning.label_columns import in_order
 from cst_lightning.text_faults import dates_as_numbers, sentinels
-from cst_lightning.texts import counted
+from cst_lightning.texts import counted, spelt_alike
 
 if TYPE_CHECKING:
     from cst_lightning.diagnosis import Diagnosis
@@ -173,13 +173,6 @@ def spellings(log: pd.DataFrame, columns: Roles, names: Sequence[str]) -> Iterat
                 "Each spelling counts as a value of its own, and what is learned of one is not known of another.",
                 "Write each value in one way, unless they are meant to be different.",
             )
-
-
-def spelt_alike(labels: Iterable[Any]) -> list[str]:
-    """Groups of texts that differ only in blanks or in upper and lower case, each in words."""
-    texts = pd.Series([label for label in labels if isinstance(label, str)], dtype=object)
-    groups = texts.groupby(texts.map(lambda label: " ".join(label.casefold().split()))).agg(list)
-    return [" and ".join(map(repr, sorted(group))) for group in groups if len(group) > 1]
 
 
 def overlap(found: Diagnosis, measured: Sequence[Measured]) -> Iterator[Finding]:

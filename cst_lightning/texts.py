@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable
 from typing import TextIO
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -44,3 +45,12 @@ def csv_value(value: object) -> object:
 def counted(number: int, name: str) -> str:
     """``1 job``, ``3 jobs``."""
     return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def spelt_alike(labels: Iterable[object]) -> list[str]:
+    """Groups of texts that differ only in blanks or in upper and lower case, each in words."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        if isinstance(label, str):
+            groups.setdefault(" ".join(label.casefold().split()), []).append(label)
+    return [" and ".join(map(repr, sorted(group))) for _, group in sorted(groups.items()) if len(group) > 1]

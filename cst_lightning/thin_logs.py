@@ -15,9 +15,9 @@ from cst_lightning.cross_fitting import explained_share, held_out_probabilities
 from cst_lightning.encoding import Labels
 from cst_lightning.errors import InputError, warn
 from cst_lightning.estimators import EstimatorBackbone
-from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few, spelt_alike
+from cst_lightning.findings import CONTINUOUS, EXPLAINED, first_few
 from cst_lightning.stacked import StackedModule
-from cst_lightning.texts import counted
+from cst_lightning.texts import counted, spelt_alike
 
 _OVERLAP_ROWS = 2_000  # that overlap is looked at in
 

@@ -204,6 +204,12 @@ def test_a_column_that_counts_the_rows_is_a_warning(column, told):
     ] * told
 
 
+def test_two_spellings_of_a_category_are_a_warning():
+    x = pd.DataFrame({"town": ["Bern", "bern", "Zug", "Chur"] * 5})
+    with pytest.warns(UserWarning, match="column 'town' holds categories that differ only in .* 'Bern' and 'bern':"):
+        FeatureEncoder().fit(x)
+
+
 def test_two_spellings_of_a_label_are_a_warning():
     x, action, outcome = make_log()
     outcome = np.where(np.arange(120) == 7, "Left", outcome)
