@@ -156,7 +156,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.n_features_in_ = frame.shape[1]
         actions, outcomes = Labels.of("action", action), Labels.of("outcome", outcome)
         log = self._log(part, frame, actions, outcomes, action, outcome, propensity, sample_weight)
-        n_models = self._n_models(log.n_rows)
+        n_models = self.models_for(log.n_rows)
         train, held_out = folds(log, n_models, random)
         first_seed = int(random.randint(2**31 - N_FOLDS))
         seeds = range(first_seed, first_seed + n_models)
@@ -238,7 +238,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """
         part, rule = self._chosen_part(), self._rule()
         FeatureEncoder(self.categorical, self.missing)  # type: ignore[arg-type]  # checked there
-        self._n_models(_MANY_ROWS)
+        self.models_for(_MANY_ROWS)
         self.protocol(_MANY_ROWS)
         self._device()
         check_idle(self.get_params(deep=False), CounterfactualClassifier().get_params(), part, rule)
@@ -289,7 +289,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"selection={self.selection}: it is an oracle, and a log has no outcomes of other actions")
         return self.selection
 
-    def _n_models(self, n_rows: int) -> int:
+    def models_for(self, n_rows: int) -> int:
+        """How many models are trained, each on the rows that another fold leaves: fewer for a log of many rows.
+
+        Raises:
+            InputError: ``n_models`` is no number of them.
+        """
         n_models = self.n_models if self.n_models is not None else (N_FOLDS if n_rows <= _MANY_ROWS else 1)
         if not isinstance(n_models, int | np.integer) or not 1 <= n_models <= N_FOLDS:
             raise InputError(f"n_models={self.n_models!r}: allowed are 1 to {N_FOLDS}")

@@ -91,7 +91,7 @@ def fit(
     names = roles.feature_names(list(log.columns))
     classifier.set_params(categorical=[name for name in roles.categorical if name in names])
     on_top = "" if classifier.method == "backbone" else f", then {classifier.method} on top"
-    models = counted(classifier._n_models(len(log)), "model")
+    models = counted(classifier.models_for(len(log)), "model")
     print(f"training {part.name}{on_top}: {models} on {counted(len(log), 'row')}; this can take minutes", flush=True)
     with _in_file(data):
         labels = Labels.of("action", log[action])

@@ -19,7 +19,6 @@ from sklearn.model_selection._search import BaseSearchCV  # of all searches, and
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import has_fit_parameter
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -31,11 +30,11 @@ from cst_lightning.learner_files import from_bytes, skops_io, to_bytes
 from cst_lightning.losses import Entries, observed_entries
 from cst_lightning.protocols import Protocol
 from cst_lightning.stacked import StackedModule
+from cst_lightning.threads import few_threads
 
 _LEAST_PROBABILITY = 1e-7
 _LEARNERS = "learners"  # in a checkpoint
 _FOLDS = 5
-_MANY_ROWS = 100_000  # below, threads of OpenMP hardly pay, and wait long where other work holds the cores
 
 
 class SmoothedFrequencies(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -132,7 +131,7 @@ class EstimatorBackbone(StackedModule):
         target, weight = (t.double().numpy() for t in entries)
         self._unseen.fill_(1 / (feedback.n_rows + self.shape.n_outcomes))
         # weights go to a pipeline's last step by name, whatever a user has set for models of his own
-        with config_context(enable_metadata_routing=False), _few_threads(feedback.n_rows):
+        with config_context(enable_metadata_routing=False), few_threads(feedback.n_rows):
             self.fitted = [
                 self._fit_seed(place, feedback.x[place].double().numpy(), target[place], weight[place])
                 for place in range(len(self.seeds))
@@ -162,7 +161,7 @@ class EstimatorBackbone(StackedModule):
                 f"{type(self).__name__} is not fitted: fit it, or load a checkpoint (--ckpt_path) of one that was"
             )
         x = self._contexts(x).cpu()
-        with _few_threads(x.shape[1]):
+        with few_threads(x.shape[1]):
             rows = [self._logits_of(models, part.double().numpy()) for models, part in zip(self.fitted, x, strict=True)]
         return torch.from_numpy(np.stack(rows)).float().to(self.device)
 
@@ -308,11 +307,6 @@ def action_columns(n_features: int, n_actions: int) -> ColumnTransformer:
     """Standardised contexts and the action, the last column, as ``K`` indicators: features for a linear S-learner."""
     one_hot = OneHotEncoder(categories=[np.arange(n_actions)], sparse_output=False)
     return ColumnTransformer([("action", one_hot, [n_features])], remainder=StandardScaler())
-
-
-def _few_threads(n_rows: int) -> threadpool_limits:
-    """Within, OpenMP has one thread for a log of few rows; a user's ``n_jobs`` stays."""
-    return threadpool_limits(1 if n_rows < _MANY_ROWS else None, user_api="openmp")
 
 
 def _with_action(x: NDArray[np.float64], action: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cst_lightning.errors import InputError, rows_from_0
 from cst_lightning.feedback import Feedback
+from cst_lightning.threads import few_threads
 
 PropensityModel = Literal["multinomial", "one_vs_rest"]
 
@@ -44,15 +45,18 @@ def estimate_propensities(
         seen = np.unique(action)
         if len(seen) == 1:
             estimate[:, seen] = 1
-        elif model == "multinomial":
-            estimate[:, seen] = LogisticRegression(max_iter=1000).fit(x, action).predict_proba(query)
         else:
-            single = LogisticRegression(solver="liblinear", random_state=0, max_iter=1000)
-            # with two actions, one against the rest is a single binary fit
-            fitted = (OneVsRestClassifier(single) if len(seen) > 2 else single).fit(x, action)
-            estimate[:, seen] = fitted.predict_proba(query)
+            with few_threads(len(x)):
+                estimate[:, seen] = _regression(model, len(seen)).fit(x, action).predict_proba(query)
         estimates.append(torch.from_numpy(estimate).float())
     return torch.stack(estimates).to(feedback.x.device)
+
+
+def _regression(model: PropensityModel, n_actions: int) -> LogisticRegression | OneVsRestClassifier:
+    if model == "multinomial":
+        return LogisticRegression(max_iter=1000)
+    single = LogisticRegression(solver="liblinear", random_state=0, max_iter=1000)
+    return OneVsRestClassifier(single) if n_actions > 2 else single  # of two, one against the rest is a single fit
 
 
 def logged_or_estimated(feedback: Feedback, model: PropensityModel) -> Tensor:
