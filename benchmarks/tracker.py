@@ -141,6 +141,7 @@ def _track(
         if len(message) == 2:
             break
         session.take(*message)
+        import benchmarks.report  # noqa: F401  # what the summary needs is loaded while jobs run, not at the end
     session.finish(*message)
     outbox.put((place, session.said()))
 
