@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,19 @@ from cst_lightning.columns import (
     propensities_of,
     rows_text,
 )
+from cst_lightning.command_files import (
+    check_apart,
+    check_out,
+    features_of,
+    in_file,
+    read_contexts,
+    replaced_said,
+    trained_on,
+    write_answers,
+)
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import compared_roles, diagnose
-from cst_lightning.encoding import Category, Labels, written
+from cst_lightning.encoding import Labels, written
 from cst_lightning.errors import InputError, warn
 from cst_lightning.evaluation import (
     beside_constant,
@@ -39,13 +48,13 @@ from cst_lightning.evaluation import (
     value_of_recommendations,
 )
 from cst_lightning.findings import EXPLAINED
-from cst_lightning.log_format import Format, digest_of, find_format
+from cst_lightning.log_format import digest_of, find_format
 from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions, worth
-from cst_lightning.saving import OWN, ROLES, check_target, write_whole
-from cst_lightning.texts import counted, csv_value
+from cst_lightning.saving import ROLES, check_target, write_whole
+from cst_lightning.texts import counted
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
 
 _SHOWN = 10  # outcomes that a line lists
@@ -82,7 +91,7 @@ def fit(
     """
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     check_target(out)
-    _check_apart("out", out, data)
+    check_apart("out", out, data)
     part, _, _ = classifier.check_options()
     digest = digest_of(data)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding)
@@ -93,7 +102,7 @@ def fit(
     on_top = "" if classifier.method == "backbone" else f", then {classifier.method} on top"
     models = counted(classifier.models_for(len(log)), "model")
     print(f"training {part.name}{on_top}: {models} on {counted(len(log), 'row')}; this can take minutes", flush=True)
-    with _in_file(data):
+    with in_file(data):
         labels = Labels.of("action", log[action])
         classifier.fit(log[names], log[action], log[outcome], propensities_of(log, roles, labels))
     simple = ""
@@ -115,7 +124,7 @@ def fit(
             f"{classifier.overlap_.effective_sample_size[0]:.0%} of the rows; largest weight "
             f"{classifier.overlap_.largest_weight[0]:.1f}"
         )
-    replaced = _replaced(out)
+    replaced = replaced_said(out)
     classifier.save(out)
     write_whole(out / ROLES, json.dumps({"roles": asdict(roles), "sha256": digest}, indent=1))
     print(
@@ -142,14 +151,14 @@ def predict(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
-    _check_out(out, data, model)
+    check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
     names = [f"p({outcome} | {action})" for action in classifier.actions_ for outcome in classifier.classes_]
-    frame, beside = _read(classifier, model, data, _list(keep), names, encoding)
-    with _in_file(data):
+    frame, beside = read_contexts(classifier, model, data, _list(keep), names, encoding)
+    with in_file(data):
         p = classifier.predict_proba(frame)
     answers = pd.concat([beside, pd.DataFrame(p.reshape(len(p), -1), columns=names)], axis=1)
-    _write(answers, out, find_format(data, encoding))
+    write_answers(answers, out, find_format(data, encoding))
 
 
 def recommend(
@@ -176,17 +185,17 @@ def recommend(
         trust: packages of your own whose classes the model may name.
         encoding: of a CSV file.
     """
-    _check_out(out, data, model)
+    check_out(out, data, model)
     classifier = CounterfactualClassifier.load(model, _list(trust))
     worths, allowed = by_label(value, classifier.classes_, classifier.actions_), as_labels(actions, classifier.actions_)
     _check_worth(worths, classifier)
-    frame, beside = _read(classifier, model, data, _list(keep), ["action", "expected_value"], encoding)
-    with _in_file(data):
+    frame, beside = read_contexts(classifier, model, data, _list(keep), ["action", "expected_value"], encoding)
+    with in_file(data):
         expected = classifier.expected_value(frame, worths)
     _say_worth(value, classifier)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
-    _write(beside.assign(action=chosen, expected_value=expected), out, find_format(data, encoding))
+    write_answers(beside.assign(action=chosen, expected_value=expected), out, find_format(data, encoding))
 
 
 def evaluate(
@@ -218,7 +227,7 @@ def evaluate(
         encoding: of a CSV file.
     """
     check_floor(floor)
-    classifier, (trained, digest) = CounterfactualClassifier.load(model, _list(trust)), _trained_on(model)
+    classifier, (trained, digest) = CounterfactualClassifier.load(model, _list(trust)), trained_on(model)
     action, outcome = action or trained.action, outcome or trained.outcome
     if action is None or outcome is None:
         raise InputError(f"{model} was saved from Python, without the names of these columns: give action and outcome")
@@ -230,13 +239,13 @@ def evaluate(
         roles = Roles(action, outcome)
     # not a log to train on: it may be small, and need not hold every action and outcome
     labels = [name for columns in roles.others().values() for name in columns]
-    features = _features_of(classifier, model)
+    features = features_of(classifier, model)
     check_names(names, replace(roles, features=features.features), str(data))  # below, they are kept columns
     texts = [*features.categorical, *_text_labels(classifier, action, outcome)]
     log = read_log(data, columns=replace(features, categorical=texts, kept=labels), encoding=encoding)
     if digest and digest == digest_of(data):
         warn(f"{data}: the model was trained on this file: its NLL and the values below are too good; give later rows")
-    with _in_file(data):
+    with in_file(data):
         taken = _index(classifier.action_labels_, log, action)
         if (taken < 0).any():
             raise InputError(
@@ -317,16 +326,16 @@ def look(
     if page is not None and not page.absolute().parent.is_dir():
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     if page is not None:
-        _check_apart("page", page, data, validation)
+        check_apart("page", page, data, validation)
     log = read_log(data, columns=roles, rows=rows, encoding=encoding, all_taken=not actions)
     compared = compared_roles(roles, list(log.columns))
     held_out = None if validation is None else read_log(validation, columns=compared, encoding=encoding)
     labels = with_never_taken(actions or (), log[action])
-    with _in_file(data):
+    with in_file(data):
         found = diagnose(log, roles, validation=held_out, actions=labels)
     print(found.text())
     if page is not None:
-        replaced = _replaced(page)
+        replaced = replaced_said(page)
         write_whole(page, found.page())
         print(f"the page: {page}{replaced}")
 
@@ -341,7 +350,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-# --- reading and writing --------------------------------------------------------------------------
+# --- what options and columns say ---------------------------------------------------------------------
 
 
 def _given(propensity: str | Sequence[str] | None) -> str | Sequence[str] | None:
@@ -354,54 +363,6 @@ def _list(given: Sequence[str] | str | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given or ())
 
 
-@contextmanager
-def _in_file(data: Path) -> Iterator[None]:
-    """Within, an error tells of rows of the file ``data``, and names it."""
-    try:
-        yield
-    except InputError as error:
-        if str(error).startswith(str(data)):
-            raise
-        raise InputError(f"{data}: {error}") from error
-
-
-def _trained_on(model: Path) -> tuple[Roles, str | None]:
-    """What the columns of a model's log were for, and the digest of its file; a model saved from Python knows neither.
-
-    Models of older versions have no digest, and the roles alone.
-    """
-    if not (model / ROLES).exists():
-        return Roles(), None
-    try:
-        kept = json.loads((model / ROLES).read_text())
-        return Roles(**kept.get("roles", kept)), kept.get("sha256")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{model}/{ROLES} cannot be read ({error}): train the model again") from error
-
-
-def _read(
-    classifier: CounterfactualClassifier, model: Path, data: Path, keep: Sequence[str], names: list[str], encoding: str
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The contexts that a model takes, and the columns to write beside its answers, which are called ``names``."""
-    clash = [name for name in keep if name in names]
-    if clash:
-        raise InputError(f"keep={clash[0]}: a column of the answer has this name: rename the column, or leave it out")
-    features = _features_of(classifier, model)
-    own = list(features.features or ())
-    kept = [name for name in dict.fromkeys(keep) if name not in own]
-    # as it is written: an identifier such as 00123 is no number
-    roles = replace(features, categorical=[*features.categorical, *kept], kept=kept)
-    log = read_log(data, columns=roles, encoding=encoding)
-    beside = log[list(dict.fromkeys(keep))] if keep else pd.DataFrame({"row": np.arange(1, len(log) + 1)})
-    return log[own], beside.apply(_whole_numbers).reset_index(drop=True)
-
-
-def _whole_numbers(column: pd.Series) -> pd.Series:
-    """Text as whole numbers where all of it is some, written as they are printed; else as it is."""
-    is_text = pd.api.types.infer_dtype(column, skipna=False) == "string"
-    return column.astype(np.int64) if is_text and column.str.fullmatch(r"0|-?[1-9]\d{0,17}").all() else column
-
-
 def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:
     try:
         return labels.index(log[column])
@@ -409,26 +370,10 @@ def _index(labels: Labels, log: pd.DataFrame, column: str) -> NDArray[np.int64]:
         raise InputError(f"column {column!r}: {error}") from None
 
 
-def _features_of(classifier: CounterfactualClassifier, model: Path) -> Roles:
-    """The features of a model; what was a category in training is read as one."""
-    if not hasattr(classifier, "feature_names_in_"):
-        raise InputError(f"{model} was trained on columns without names: a file's need the names of a data frame")
-    names = [str(name) for name in classifier.feature_names_in_]
-    kinds = classifier.encoder_.columns
-    return Roles(features=names, categorical=[name for name in names if isinstance(kinds[name], Category)])
-
-
 def _text_labels(classifier: CounterfactualClassifier, action: str, outcome: str) -> list[str]:
     """Of the two columns those whose labels were text in training."""
     both = ((action, classifier.action_labels_), (outcome, classifier.outcome_labels_))
     return [name for name, labels in both if isinstance(labels.values[0], str)]
-
-
-def _check_apart(option: str, out: Path, *read: Path | None) -> None:
-    """What is to be written is none of what is read, nor a part of it, nor the folder that it is in."""
-    for path in (path.resolve() for path in read if path is not None):
-        if path == out.resolve() or path in out.resolve().parents or out.resolve() in path.parents:
-            raise InputError(f"{option}={out}: {path} is read, and would be written over: name another place")
 
 
 def _check_worth(value: dict[Any, Any] | None, classifier: CounterfactualClassifier) -> None:
@@ -463,40 +408,3 @@ def _say_worth(value: object, classifier: CounterfactualClassifier) -> None:
         labels = classifier.outcome_labels_.values
         shown = [f"{label} is {float(label):g}" for label in labels[:_SHOWN]] + ["..."] * (len(labels) > _SHOWN)
         print(f"value of an outcome, without --value: {', '.join(shown)}")
-
-
-def _check_out(out: Path, data: Path, model: Path) -> None:
-    """Before the work: a file of a kind that can be written."""
-    _check_apart("out", out, data, *(model / name for name in OWN))
-    if out.is_dir():
-        raise InputError(f"out={out} is a folder: name a file")
-    if out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"out={out}: allowed are names that end in .csv or .parquet")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"out={out}: there is no folder {out.absolute().parent}")
-
-
-def _write(frame: pd.DataFrame, out: Path, of_data: Format) -> None:
-    """Answers to a file; a CSV in the form of the contexts', which whoever wrote those can open."""
-    temporary = out.with_name(f".{out.name}.new")
-    if out.suffix == ".csv":
-        form = of_data.of_answers()
-        frame.map(csv_value).rename(columns=csv_value).to_csv(
-            temporary,
-            index=False,
-            sep=form.delimiter,
-            decimal=form.decimal,
-            encoding="utf-8-sig" if form.bom else "utf-8",
-        )
-        said = f" ({form})"
-    else:
-        frame.to_parquet(temporary, index=False)
-        said = ""
-    replaced = _replaced(out)
-    temporary.replace(out)
-    print(f"{counted(len(frame), 'row')}: {out}{said}{replaced}")
-
-
-def _replaced(path: Path) -> str:
-    """For the line that names what was written: whether an older one stood there."""
-    return ", replaced" if path.exists() else ""
