@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 _SHOWN = 5  # rows that a message lists
+_NAMES = 15  # names that it does: all that come with the package
 _BETWEEN = ("cst_lightning", "datamodules", "sklearn", "pytorch_lightning")  # packages that a user's call goes through
 
 
@@ -24,7 +25,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     near += [n for n in difflib.get_close_matches(name, names, n=3, cutoff=0.5) if n not in near]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}Allowed: {', '.join(names)}")
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}Allowed: {', '.join(names[:_NAMES])}{more}")
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -19,10 +19,20 @@ COMMANDS = ["cst_lightning"] + [
 
 
 def python(*arguments, cwd=ROOT):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=hear_ctrl_c,
     )
+
+
+def hear_ctrl_c():
+    """Which tests that run in the background of a shell inherit that they ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,10 +63,12 @@ def test_ctrl_c_is_ignored_where_the_shell_says_so(tmp_path):
 
 
 def test_ctrl_c_that_a_command_does_not_take_is_a_line_and_other_errors_stay(capsys):
-    def interrupted():
-        signal.raise_signal(signal.SIGINT)
-
-    assert run(interrupted) == 130
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        hear_ctrl_c()
+        assert run(lambda: signal.raise_signal(signal.SIGINT)) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "Interrupted\n"
     assert (run(lambda: 2), run(lambda: None)) == (2, 0)
     with pytest.raises(ZeroDivisionError):
