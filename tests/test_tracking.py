@@ -363,3 +363,29 @@ def test_a_server_in_trouble_is_waited_for_a_share_of_the_sweep_alone(well, sinc
     told = [rest.get_nowait() for _ in range(rest.qsize())]
     assert told == ["a point", "recorded", (since > 0 or not well, 4.0)]  # and the summary, where it is not sent
     assert "first trouble: its server did not take everything in time" in session.said()[0]
+
+
+def one_after_the_other(place, inboxes, outbox, *arguments):
+    if place == 1:
+        time.sleep(3)
+    outbox.put((place, [f"said by {place}"]))
+
+
+def test_a_process_that_ends_before_it_is_listened_to_is_heard_and_the_other_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracker, "_track", one_after_the_other)
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    both = Tracker(jobs, Tracking("online", "x", None, (), tmp_path))
+    both.end(complete=True)
+    both._processes[0].join()
+    assert both.close() == ["said by 0", "said by 1"]
+
+
+def end_at_once(*arguments):
+    pass
+
+
+def test_a_process_that_ends_without_a_word_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracker, "_track", end_at_once)
+    jobs = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"])
+    (said,) = Tracker(jobs, Tracking("offline", "x", None, (), tmp_path)).close()
+    assert "W&B's part ended early and was left" in said
