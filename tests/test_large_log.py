@@ -52,6 +52,7 @@ def test_where_what_was_measured_cannot_be_written_is_one_line(tmp_path, monkeyp
 def test_the_pages_have_the_figures_of_the_committed_measurement():
     seen = json.loads((ROOT / "results" / "large_log.json").read_text())
     assert (seen["features"], seen["actions"], seen["trained_chunks"]) == (50, 10, seen["chunks"])  # one pass
+    assert seen["rows"] == 10_000_000
     assert seen["peak_megabytes"] < 2000
     assert not seen["git_commit"].endswith("+")
     rows, peak = f"{seen['rows'] / 1e6:g} million rows x 50 features x 10 actions", f"{seen['peak_megabytes']:,} MB"
