@@ -35,6 +35,7 @@ from cst_lightning.stacked import StackedModule
 from cst_lightning.texts import counted
 from cst_lightning.thin_logs import check_classes, warn_of_no_overlap, warn_of_rare
 
+_TOO_GOOD = 0.05  # share of a constant's NLL, below which a feature may give the outcome away
 _MANY_ROWS = 20_000  # above: one model, larger minibatches, less patience
 
 
@@ -172,6 +173,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 "learning rate, or look for huge values among the features"
             )
         self.held_out_: HeldOut | None = held_out_nll(self.module_, train, held_out)
+        if self.held_out_.nll < _TOO_GOOD * self.held_out_.constant:
+            warn(
+                f"the NLL of the held-out outcomes is {self.held_out_.nll:.4f}, of a constant "
+                f"{self.held_out_.constant:.4f}, which is too good to be true: a feature may give the outcome away "
+                "(known only after it); `diagnose` names it"
+            )
         self.overlap_ = overlap_of(part, rule, log, protocol)
         self.actions_, self.classes_ = actions.array(), outcomes.array()
         self.action_labels_, self.outcome_labels_ = actions, outcomes

@@ -363,8 +363,8 @@ def _check_text(tallied: pd.DataFrame, name: str, where: str) -> None:
 def _dates(name: str, shown: object, where: str, kind: str = "date") -> InputError:
     parts = "hours, days" if kind == "duration" else "weekday, hour, days since a start"
     return InputError(
-        f"{where}: column {name!r} holds {kind}s, such as {_short(shown)}: make numbers of it ({parts}), or leave it "
-        f"out of the features (kept=[{name!r}])"
+        f"{where}: column {name!r} holds {kind}s, such as {_short(shown)}: make numbers of it ({parts}), leave it "
+        f"out of the features (kept=[{name!r}]), or name it as categorical"
     )
 
 

@@ -235,7 +235,8 @@ def evaluate(
     logged = _given(propensity) or trained.propensity
     roles = Roles(action, outcome, logged)
     names = column_names(data, encoding)
-    if propensity is None and not set(roles.propensities) <= set(names):
+    if propensity is None and (lacking := [name for name in roles.propensities if name not in names]):
+        warn(f"{data}: the column {lacking[0]!r} of the model's propensities is not there: they are estimated")
         roles = Roles(action, outcome)
     # not a log to train on: it may be small, and need not hold every action and outcome
     labels = [name for columns in roles.others().values() for name in columns]

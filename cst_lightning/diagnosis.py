@@ -29,6 +29,7 @@ from cst_lightning.cross_fitting import (
     auc_of_feature,
     feature_matrix,
     held_out_probabilities,
+    is_numeric,
 )
 from cst_lightning.encoding import Labels
 from cst_lightning.errors import InputError
@@ -38,6 +39,9 @@ from cst_lightning.findings import Finding
 MODELLED_ROWS = 10_000
 #: least propensity used in a weight
 PROPENSITY_FLOOR = 0.01
+#: of values that all go with one outcome: share of the rows that one value of the feature has, where all others are
+#: looked at; values that a feature has at most, where each is; rows there are at least; how likely it may be by chance
+_COMMON, _FEW_VALUES, _GIVEAWAY_ROWS, _CHANCE = 0.2, 50, 20, 1e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +218,8 @@ def _diagnose(
         *findings_of.kinds_of_features(found, log, columns, names),
         *findings_of.rows_and_constants(found, log, columns, names),
         *findings_of.leaks(alone),
-        *findings_of.drift(found, min(len(parts[0]), len(parts[1]))),
+        *findings_of.giveaways(_giveaways(sample, columns, names), alone),
+        *findings_of.drift(found, min(len(parts[0]), len(parts[1])), _in_order(log, names, validation)),
         *findings_of.unknown_labels(validation, columns, labels, outcome_labels),
     ]
     findings.sort(key=lambda finding: findings_of.SEVERITIES.index(finding.severity))
@@ -341,4 +346,43 @@ def _leaks(
             feature = sample[name][seen]
             auc, which = auc_of_feature(feature, columns.categorical, label[seen], len(labels), random_state)
             found.append((name, role, labels[which], auc))
+    return found
+
+
+def _giveaways(sample: pd.DataFrame, columns: Roles, names: Sequence[str]) -> list[tuple[str, str, int, Any]]:
+    """Values of a feature that all go with one outcome, beyond chance: (feature, which rows, how many, outcome).
+
+    They are each value of a feature that has few, and all but the commonest one, such as a refund that is not 0.
+    """
+    assert columns.outcome is not None
+    seen = sample[columns.outcome].notna()
+    outcome = sample.loc[seen, columns.outcome]
+    share = outcome.value_counts(normalize=True)
+    found = []
+    for name in names:
+        code, values = pd.factorize(sample.loc[seen, name])  # -1 where it is missing
+        counts = np.bincount(code + 1)
+        mode = int(counts.argmax()) - 1
+        said = "missing" if mode < 0 else repr(values[mode].item() if hasattr(values[mode], "item") else values[mode])
+        tries = [(f"not {said}", code != mode)] if counts[mode + 1] >= _COMMON * len(code) else []
+        if len(values) <= _FEW_VALUES:
+            tries += [(repr(value), code == place) for place, value in enumerate(values) if place != mode]
+        for which, rows in tries:
+            n_rows, of_rows = int(rows.sum()), outcome[rows].unique()
+            if n_rows >= _GIVEAWAY_ROWS and len(of_rows) == 1 and share[of_rows[0]] ** n_rows < _CHANCE:
+                found.append((name, which, n_rows, of_rows[0]))
+                break
+    return found
+
+
+def _in_order(log: pd.DataFrame, names: Sequence[str], validation: pd.DataFrame | None) -> list[str]:
+    """Features by which the file is sorted; none where other rows are compared with it."""
+    if validation is not None:
+        return []
+    found = []
+    for name in names:
+        values = log[name].dropna()
+        values = values if is_numeric(log[name], ()) else values.astype(str)
+        if values.nunique() > 1 and (values.is_monotonic_increasing or values.is_monotonic_decreasing):
+            found.append(name)
     return found

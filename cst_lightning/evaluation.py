@@ -19,7 +19,6 @@ from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.recommending import allowed_actions, worth
 
 _SURE = 2  # standard errors, above which a gain is one
-_TOO_GOOD = 0.05  # share of a constant's NLL, below which a feature may give the outcome away
 _OFF, _OFF_ERRORS = 0.1, 3  # of 1 and in standard errors, from which the mean of the weights is not what it should be
 _BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
 
@@ -33,10 +32,6 @@ def beside_constant(found: HeldOut) -> str:
     ]
     if found.constant - found.nll <= _SURE * found.error:
         lines.append("  no clear gain: the features may tell nothing of the outcome, or the rows are too few")
-    if found.nll < _TOO_GOOD * found.constant:
-        lines.append(
-            "  too good to be true: a feature may give the outcome away (known only after it); `diagnose` names it"
-        )
     return "\n".join(lines)
 
 

@@ -416,8 +416,28 @@ def leaks(measured: Sequence[Measured]) -> Iterator[Finding]:
         yield Finding("problem", title, meaning, advice)
 
 
-def drift(found: Diagnosis, n_rows: int) -> Iterator[Finding]:
-    """Of two parts that can be told apart; ``n_rows`` of the smaller one."""
+def giveaways(found: Sequence[tuple[str, str, int, Any]], measured: Sequence[Measured]) -> Iterator[Finding]:
+    """Of values that all go with one outcome: (feature, which rows, how many, outcome).
+
+    ``measured`` as for ``leaks``, whose features are not told twice.
+    """
+    told = {name for name, role, _, auc in measured if role == "outcome" and auc > DETERMINED}
+    for name, which, n_rows, outcome in found:
+        if name not in told:
+            yield Finding(
+                "warning",
+                f"All {n_rows} rows in which column {name!r} is {which} have the outcome {outcome!r}",
+                "A value that comes with one outcome alone was often written after it (a refund, a delivery), and will "
+                "not be known when an action is to be chosen: what is learned from it then misleads.",
+                "Leave the column out of the features, unless it is known before the action is taken.",
+            )
+
+
+def drift(found: Diagnosis, n_rows: int, in_order: Sequence[str]) -> Iterator[Finding]:
+    """Of two parts that can be told apart; ``n_rows`` of the smaller one, ``in_order`` the features that rise or fall.
+
+    Those are of a file's own two halves: which of them a file sorted by one of its columns has apart, says nothing.
+    """
     if n_rows < FEWEST_FOR_DRIFT:
         return
     auc = found.drift_auc
@@ -427,6 +447,15 @@ def drift(found: Diagnosis, n_rows: int) -> Iterator[Finding]:
     if auc > max(DRIFT, 0.5 + SIGNIFICANT * error) or len(moved):
         largest = max(auc, moved["auc"].max() if len(moved) else 0)
         most = f"; most by {listed}" if listed else ""
+        if in_order:
+            by = " and ".join(map(repr, in_order))
+            yield Finding(
+                "warning",
+                f"The rows are sorted by {by}, and so the first and the second half differ (AUC {_auc(auc)}{most})",
+                "If that is the order of time, what held in one half need not hold in the other; else it says nothing.",
+                "In order of time, hold out the latest rows (split by time); else shuffle the rows and look again.",
+            )
+            return
         yield Finding(
             "problem" if largest > LARGE_DRIFT else "warning",
             f"{found.drift_parts[0].upper()}{found.drift_parts[1:]} differ (AUC {_auc(auc)} by all features{most})",

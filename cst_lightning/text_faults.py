@@ -38,7 +38,8 @@ _MONTH = "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|(s
 _WORD = r"[^\W\d_]{2,}"  # a month or a weekday in whatever language
 DATE = re.compile(
     r"(?i)\s*("
-    r"\d{1,4}(?P<mark>[-./])\s?\d{1,2}(?P=mark)\s?\d{1,4}([T,\s]+\d{1,2}:\d{2}.*)?"
+    r"(\d{4}(?P<mark>[-./])\s?\d{1,2}(?P=mark)\s?\d{1,2}|\d{1,2}(?P<sign>[-./])\s?\d{1,2}(?P=sign)\s?(\d{2}|\d{4}))"
+    r"([T,\s]+\d{1,2}:\d{2}.*)?"
     r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])"  # 2020-01
     r"|(0?[1-9]|1[0-2])/(19|20)\d\d"  # 01/2020
     r"|\d{1,2}\.\s?\d{1,2}\."  # 13.02.
@@ -165,12 +166,16 @@ _MANY = 10  # different numbers in a column that is no scale of a few steps
 def sentinels(seen: NDArray[np.float64]) -> list[float]:
     """Numbers that rather stand for none (9999, -1): a few that come again and again, far from all others of a column.
 
+    -99, -999 and so on need not be far, where all others are above zero.
+
     Args:
         seen: the column, ``[N]``, without missing ones.
     """
     value, often = np.unique(seen, return_counts=True)
     if len(value) < _MANY:
         return []
+    if value[0] <= -99 and value[1] >= 0 and often[0] >= _STANDS and _CODES.fullmatch(f"{value[0]:g}"):  # however far
+        return [float(value[0])]
     low, high = np.quantile(seen, [0.25, 0.75])
     if low == high:
         low, high = np.quantile(seen, [0.05, 0.95])

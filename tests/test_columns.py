@@ -179,6 +179,12 @@ def test_dates_and_times_however_they_are_written_are_no_categories(text):
         FeatureEncoder().fit(log(age=text)[["age"]])
 
 
+@pytest.mark.parametrize("text", ["1.2.3", "10.1.2"])
+def test_the_number_of_a_version_is_no_date(text):
+    with pytest.raises(InputError, match=f"'{text}' in data row 1, a number written as text: .* as categorical"):
+        check_log(log(age=text), ROLES)
+
+
 @pytest.mark.parametrize(
     "text",
     [

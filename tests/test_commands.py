@@ -109,8 +109,8 @@ def test_fit_says_that_a_feature_may_give_the_outcome_away(sales, tmp_path, caps
         call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought", "--out"]
         call += [str(tmp_path / "m"), "--keep", "customer", "--backbone", "s_boosting", "--method", "backbone"]
         assert main([*call, "--random_state", "0"]) == 0
-        said = "  too good to be true: a feature may give the outcome away (known only after it); `diagnose` names it"
-        assert (said in capsys.readouterr().out.splitlines()) == leak
+        said = "too good to be true: a feature may give the outcome away (known only after it); `diagnose` names it"
+        assert (said in capsys.readouterr().err) == leak
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,20 @@ def test_evaluation_on_the_file_of_the_training_is_told(sales, tmp_path, capsys)
         assert (said in capsys.readouterr().err) == told
 
 
+def test_evaluation_tells_that_propensities_of_the_training_are_not_there(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    log.assign(p=1 / 3).to_csv(tmp_path / "log.csv", index=False)
+    call = ["fit", "--data", str(tmp_path / "log.csv"), "--action", "price", "--outcome", "bought", "--propensity", "p"]
+    call += ["--keep", "customer", "--backbone", "constant", "--method", "backbone", "--out", str(tmp_path / "m")]
+    assert main(call) == 0
+    log.to_csv(tmp_path / "later.csv", index=False)
+    values = ["--value.yes", "1", "--value.no", "0"]
+    assert main(["evaluate", "--model", str(tmp_path / "m"), "--data", str(tmp_path / "later.csv"), *values]) == 0
+    said = capsys.readouterr()
+    assert "later.csv: the column 'p' of the model's propensities is not there: they are estimated" in said.err
+    assert "propensities estimated on these rows" in said.out
+
+
 def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     call = ["evaluate", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]
     assert main([*call, "--value.yes", "1", "--value.no", "0"]) == 0
@@ -274,7 +288,7 @@ def test_a_column_of_dates_names_the_option_that_leaves_it_out(sales, command, d
     assert main([*call, *(["--out", str(sales / "m")] if command == "fit" else [])]) == 2
     told = capsys.readouterr().err
     assert f"column 'day' holds dates, such as {day}: make numbers of it" in told
-    assert "or leave it out of the features (--keep day)" in told
+    assert "leave it out of the features (--keep day), or name it as categorical" in told
 
 
 def test_a_diagnosis_is_text_and_a_page(sales, capsys):

@@ -73,6 +73,29 @@ def test_a_feature_written_after_the_outcome():
     assert len([t for t in titles(found) if "alone tells" in t]) == 2
 
 
+WRITTEN_AFTER = np.random.default_rng(2).random(N) < 0.6  # and not for the others
+
+
+@pytest.mark.parametrize(
+    ("column", "which"),
+    [
+        (lambda sold: np.where(sold & WRITTEN_AFTER, np.random.default_rng(4).normal(9, 1, N), 0), "not 0.0"),
+        (lambda sold: np.where(sold & WRITTEN_AFTER, "post", None), "not missing"),
+        (lambda sold: np.where(sold & WRITTEN_AFTER, "post", np.where(np.arange(N) % 2, "a", "b")), "'post'"),
+    ],
+)
+def test_a_value_that_comes_with_one_outcome_alone(column, which):
+    frame = log()
+    sold = (frame["bought"] == "yes").to_numpy()
+    rows = (sold & WRITTEN_AFTER).sum()
+    found = diagnose(frame.assign(delivery=column(sold)), ROLES)
+    said = f"All {rows} rows in which column 'delivery' is {which} have the outcome 'yes'"
+    assert "known before the action" in only(found, said, "warning").advice
+    chance = np.where(np.arange(N) < 15, "rare", "often")  # few rows may all be alike
+    frame.loc[:14, "bought"] = "yes"
+    assert not [title for title in titles(diagnose(frame.assign(delivery=chance), ROLES)) if title.startswith("All")]
+
+
 def test_a_category_of_many_values_that_tells_the_outcome_or_the_action():
     frame, rng = log(), np.random.default_rng(0)
     reasons = np.array([f"r{i}" for i in rng.permutation(60)])  # half of them are given to who bought
@@ -236,6 +259,7 @@ PURCHASES = np.where(np.arange(N) % 10 < 8, 0.0, 1000 + np.arange(N) % 100)
         (np.where(np.arange(N) % 40 == 0, 9999, AGES), "9999 in 10 rows"),
         (np.where(np.arange(N) % 40 == 0, -1, AGES.clip(18)), "-1 in 10 rows"),
         (np.where(np.arange(N) % 20 == 0, 998 + np.arange(N) // 20 % 2, AGES), "998 in 10 rows and 999 in 10 rows"),
+        (np.where(np.arange(N) % 40 == 0, -999, np.random.default_rng(1).lognormal(8, 1, N)), "-999 in 10 rows"),
         (np.where(np.arange(N) % 20 == 0, np.nan, AGES), None),
         (np.where(np.arange(N) == 7, 9999, AGES), None),  # once: an outlier
         (PURCHASES, None),
@@ -285,9 +309,9 @@ def test_duplicated_rows_and_constant_features():
 
 
 def test_drift_within_a_log_and_against_a_validation_frame():
-    frame = log(day=np.arange(N) // 4)
+    frame = log(age=np.arange(N) // 4 + np.random.default_rng(3).normal(size=N))  # rises, and not from row to row
     finding = only(diagnose(frame, ROLES), "The first and the second half differ", "problem")
-    assert "'day'" in finding.title
+    assert "'age'" in finding.title
     assert "split by time" in finding.advice
     later = log(seed=1, age=np.random.default_rng(9).normal(0.9, 1, N))
     found = diagnose(log(), ROLES, validation=later)
@@ -296,6 +320,17 @@ def test_drift_within_a_log_and_against_a_validation_frame():
     assert not titles(diagnose(log(), ROLES, validation=log(seed=1)), "warning")
     policy = log(price=np.where(np.arange(N) < N / 2, "low", "high"))  # the policy changed, the contexts did not
     assert "'price'" in only(diagnose(policy, ROLES), "half differ", "problem").title
+
+
+@pytest.mark.parametrize("rising", [True, False])
+@pytest.mark.parametrize("name", ["age", "town"])
+def test_a_file_that_is_sorted_has_halves_that_differ_and_that_is_no_problem(name, rising):
+    frame = log().sort_values(name, ascending=rising, ignore_index=True)
+    finding = only(diagnose(frame, ROLES), f"The rows are sorted by '{name}', and so the first", "warning")
+    assert "shuffle the rows" in finding.advice
+    assert not titles(diagnose(frame, ROLES), "problem")
+    found = diagnose(log(), ROLES, validation=frame[: N // 2])  # sorted or not, these are other rows
+    only(found, "The training and the validation rows differ", "warning")
 
 
 def test_validation_rows_need_the_features_and_labels_alone():
