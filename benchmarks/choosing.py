@@ -48,7 +48,7 @@ _HONEST = [name for name, rule in RULES.items() if not rule.oracle]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is not there yet, and write the table of regrets."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__, allow_abbrev=False)
     parser.add_argument("--datasets", nargs="+", default=["D1", "D2", "D3", "D4", "D5", "scene", "yeast"])
     parser.add_argument("--backbone", default="dm")
     parser.add_argument("--seeds", nargs="+", default=["0..19"])

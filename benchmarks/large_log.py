@@ -103,7 +103,7 @@ def _sizes(path: Path) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m benchmarks.large_log --rows 1000000 --file large.parquet``."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.large_log", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.large_log", description=__doc__, allow_abbrev=False)
     parser.add_argument("--file", type=Path, required=True, help="the log; written where it is not there")
     parser.add_argument("--rows", type=int, help="of a file that is written; by default a million")
     parser.add_argument("--features", type=int, help="the same; by default 50")

@@ -62,7 +62,9 @@ def make_parser() -> ArgumentParser:
     """The options; see ``--help``."""
     about = "Run a grid of cells and write their records and tables. Also: status DIR, sync DIR (to W&B), verify DIR, "
     about += "and merge DIR DIR ... --out DIR."
-    parser = ArgumentParser(prog="python -m benchmarks.sweep", description=about, exit_on_error=False)
+    parser = ArgumentParser(
+        prog="python -m benchmarks.sweep", description=about, exit_on_error=False, allow_abbrev=False
+    )
     presets = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
     parser.add_argument("--config", action="config", help="read options from a YAML file, such as --print_config wrote")
     parser.add_argument(

@@ -36,7 +36,9 @@ _NAMED = re.compile(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 where a file cannot be written, or 2 for bad input."""
-    parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__, exit_on_error=False)
+    parser = ArgumentParser(
+        prog="python -m benchmarks.report", description=__doc__, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("runs", type=str, nargs="+", help="folders or addresses that a sweep wrote")
     parser.add_argument("--out", type=str | None, default=None, help="a page of all of them; report.html for several")
     parser.add_argument("--pdf", action="store_true", help="each figure as PDF too, for a paper")

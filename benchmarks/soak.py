@@ -80,7 +80,9 @@ class Tally:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 0, 1 where a record was lost or differs, 2 for bad input."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = ArgumentParser(prog="python -m benchmarks.soak", description=__doc__, exit_on_error=False)
+    parser = ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="how long, at least one round")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and the victims")
     parser.add_argument("--executor", type=Literal["local", "ray"], default="local", help="where the sweeps run")

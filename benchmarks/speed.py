@@ -106,7 +106,7 @@ def table_of(measured: Sequence[Measured]) -> list[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser = ArgumentParser(prog="python -m benchmarks.speed", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="D1 at R = 1 and 25 alone; under two minutes")
     parser.add_argument("--device", type=Literal["cpu", "cuda"], default="cpu", help="where ours trains; default cpu")
     parser.add_argument("--json", type=Path | None, default=None, help="write every figure as rows to this file")

@@ -43,7 +43,7 @@ from cst_lightning import interrupting
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
-from cst_lightning.option_errors import explain
+from cst_lightning.option_errors import explain, unknown_option
 from cst_lightning.self_training import SelfTraining
 from cst_lightning.texts import PrintableStream, counted, printable
 from datamodules.catalogue import DataSpec
@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_trust(options, arguments)
         return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        print(f"error: {printable(explain(error, dashes=True))}; see --help", file=sys.stderr)
+        known = [name.replace("_", "-") for name in vars(make_parser().get_defaults())]
+        said = unknown_option(error, known) or explain(error, dashes=True)
+        print(f"error: {printable(said)}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before any work.")

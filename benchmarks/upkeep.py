@@ -70,7 +70,7 @@ def merge(arguments: Sequence[str]) -> int:
 
 def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     """The folders to join, and where to; checked."""
-    parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False)
+    parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False, allow_abbrev=False)
     parser.add_argument("folders", type=str, nargs="+", help="folders or addresses that sweeps wrote")
     parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
     options = parser.parse_args(list(arguments))

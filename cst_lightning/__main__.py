@@ -35,10 +35,12 @@ _LISTS = ("--features", "--categorical", "--keep", "--propensity", "--trust", "-
 
 def parser() -> ArgumentParser:
     """A subcommand for each function of ``commands.COMMANDS``; ``fit`` also takes the classifier's options."""
-    whole = ArgumentParser(prog="python -m cst_lightning", description=__doc__, exit_on_error=False)
+    whole = ArgumentParser(prog="python -m cst_lightning", description=__doc__, exit_on_error=False, allow_abbrev=False)
     commands = whole.add_subcommands(required=True)
     for name, function in COMMANDS.items():
-        one = ArgumentParser(description=(function.__doc__ or "").partition("\n")[0], exit_on_error=False)
+        one = ArgumentParser(
+            description=(function.__doc__ or "").partition("\n")[0], exit_on_error=False, allow_abbrev=False
+        )
         one.add_argument("--config", action="config", help="options from a YAML file")
         one.add_function_arguments(function, as_group=False, skip={"classifier"})
         if name == "fit":

@@ -20,8 +20,9 @@ def unknown_option(error: Exception, known: Iterable[str]) -> str | None:
     found = re.match(r"(?:unrecognized arguments: --|Subcommand '\w+' does not accept option ')([\w.-]+)", str(error))
     if found is None:
         return None
-    near = difflib.get_close_matches(found[1].replace("-", "_"), list(known), n=3, cutoff=0.6)
-    hint = f": did you mean {' or '.join(f'--{one}' for one in near)}?" if near else ""
+    options = {option.replace("-", "_"): option for option in known}
+    near = difflib.get_close_matches(found[1].replace("-", "_"), list(options), n=1, cutoff=0.6)
+    hint = f": did you mean --{options[near[0]]}?" if near else ""
     return f"there is no option --{found[1]}{hint}"
 
 

@@ -418,6 +418,7 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         (["diagnose", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--page", "no/p"], "no folder"),
         (["fit", "--data", "log.csv", "--action", "price", "--outcome", "bought", "--out", "."], "is no model"),
         ([*FIT, "--encodng", "x"], "error: there is no option --encodng: did you mean --encoding?"),
+        ([*FIT, "--max_epoch", "1"], "error: there is no option --max_epoch: did you mean --max_epochs?"),
         ([*FIT, "--n-model", "1"], "error: there is no option --n-model: did you mean --n_models?"),
         ([*FIT, "--config", "typo.yaml"], "error: typo.yaml: there is no option --nmodels: did you mean --n_models?"),
         (["fit", "--config=typo.yaml"], "error: typo.yaml: there is no option --nmodels: did you mean --n_models?"),

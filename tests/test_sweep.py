@@ -248,7 +248,9 @@ def test_a_configuration_file_gives_the_same_plan(tmp_path, capsys):
         pytest.param(
             ["--device", "cuda"], "device=cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
         ),
-        (["--nonsense"], "--nonsense"),
+        (["--nonsense"], "there is no option --nonsense; see --help"),
+        (["--dataset", "D1"], "there is no option --dataset: did you mean --datasets?"),  # a part of a name is none
+        (["--seeds_per_jobs", "1"], "there is no option --seeds_per_jobs: did you mean --seeds-per-job?"),
         (["--config", "none.yaml"], "none.yaml"),
         (["--datasets", "D1@n=50", "--seeds", "0"], "batch_size=64: only 50 logged rows"),
         (["--datasets", "D1", "--override.batch_size", "2000"], "batch_size=2000: only 1000 logged rows"),
