@@ -383,6 +383,7 @@ def _in_order(log: pd.DataFrame, names: Sequence[str], validation: pd.DataFrame 
     for name in names:
         values = log[name].dropna()
         values = values if is_numeric(log[name], ()) else values.astype(str)
-        if values.nunique() > 1 and (values.is_monotonic_increasing or values.is_monotonic_decreasing):
+        is_sorted = values.is_monotonic_increasing or values.is_monotonic_decreasing
+        if len(values) and is_sorted and values.iloc[0] != values.iloc[-1]:
             found.append(name)
     return found
