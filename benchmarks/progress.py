@@ -31,7 +31,7 @@ from cst_lightning.texts import counted, printable
 _LARGEST_STATE = 1 << 24  # bytes
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a sum of many rounds
-_UNTOLD = 0.02  # share of a sweep that says too little of the rest
+_PLANNED = 0.02  # share of a sweep that says too little of the rest: until then the plan does
 _TELL_S = 2.0
 _SILENT_S = 60.0  # after which a sweep that did not say that it ended is taken for dead
 
@@ -67,7 +67,7 @@ class Display:
     """Shows what each running job does and how much of the sweep is done.
 
     Args:
-        jobs: the jobs to run. weights: about how long each takes, in any unit.
+        jobs: the jobs to run. weights: about how many seconds each takes, by the plan.
         folder: where ``progress.json`` is kept, which ``show_status`` reads. device: that jobs train on.
     """
 
@@ -173,14 +173,15 @@ class Display:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of the whole sweep, as things go; None at its beginning."""
-        now, share = time.monotonic(), self._share()
-        if share < _UNTOLD:
+        """Of the whole sweep, as things go, and at its beginning as planned; None before the first job is started."""
+        if not self._since:
             return None
+        now, share = time.monotonic(), self._share()
         # until each was last heard of: what it has done since, its share does not tell either; and without what
         # compiling took once, which the rest will not take
         took = {key: max(0.0, self._heard[key] - self._since[key] - self._setup.get(key, 0.0)) for key in self._running}
-        rate = (self._taken + sum(took.values())) / (share * sum(self._weights.values()))
+        taken = self._taken + sum(took.values())
+        rate = 1.0 if share < _PLANNED else taken / (share * sum(self._weights.values()))
         ends = []
         for key, state in self._running.items():
             weight, done = self._weights[key], self._shares[key]

@@ -3,7 +3,6 @@
 import heapq
 import io
 import json
-import math
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,7 +124,7 @@ def test_time_left_of_a_recorded_sweep_is_right_also_where_it_compiles(workers, 
             now, event = events.pop(0)
             display.show(event)
         now = end * percent / 100
-        ratios.append((display.seconds_left or math.inf) / (end - now))
+        ratios.append(display.seconds_left / (end - now))
     assert min(ratios[9:]) > 0.5
     assert max(ratios[9:]) < 2
 
@@ -159,8 +158,7 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
                 heard[id(job)] = share
             elif before < stop <= now:
                 display.show(Event(job, "finished"))
-        left = display.seconds_left
-        told.append(None if left is None else left / (end - now))
+        told.append(display.seconds_left / (end - now))
     assert max(told[9:95]) < 2
     assert min(told[9:95]) > 0.5
     assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
@@ -184,15 +182,17 @@ def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_pa
     assert ("100 %" in said) == bars
 
 
-@pytest.mark.parametrize(("kind", "end"), [("finished", "0 s"), ("failed", "0 s, 1 failed")])
-def test_a_line_at_the_beginning_of_a_sweep_says_what_failed_and_no_time_left(kind, end, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("kind", "failed"), [("finished", ""), ("failed", ", 1 failed")])
+def test_at_the_beginning_of_a_sweep_the_time_that_is_left_is_the_plans(kind, failed, tmp_path, monkeypatch):
     jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
     monkeypatch.setattr(progress.time, "monotonic", lambda: 0.0)
     console = Console(file=io.StringIO(), width=100)
-    display = Display(jobs, [1.0, 99.0], console, tmp_path, "cpu")
+    display = Display(jobs, [1.0, 80.0], console, tmp_path, "cpu")
+    assert display.seconds_left is None
     display.show(Event(jobs[0], "started"))
+    assert display.seconds_left == 81.0
     display.show(Event(jobs[0], kind))
-    assert console.file.getvalue() == f"1/2 D1/dm {kind} after {end}\n"
+    assert console.file.getvalue() == f"1/2 D1/dm {kind} after 0 s{failed}, about 80 s left\n"
 
 
 @pytest.fixture
