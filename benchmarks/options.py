@@ -149,6 +149,12 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
+def known_options() -> list[str]:
+    """Their names as they are typed, without the dashes before them."""
+    own = [name.replace("_", "-") for name in vars(make_parser().get_defaults())]
+    return own + [f"override.{name}" for name in get_type_hints(Protocol) if name not in _OWN_OPTIONS]
+
+
 def jobs_of(options: Namespace) -> list[Job]:
     """All jobs that the options ask for, checked."""
     return make_jobs(

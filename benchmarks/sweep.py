@@ -25,7 +25,7 @@ from benchmarks.executors.common import Event
 from benchmarks.executors.local import run_local
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import check_trust, jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, jobs_of, known_options, make_parser, save_options
 from benchmarks.parts import Parts, clear_joined
 from benchmarks.plan import START_S, estimate_seconds, plan_table, said
 from benchmarks.progress import Display, show_status
@@ -69,8 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_trust(options, arguments)
         return run(options, console)
     except (ArgumentError, UnicodeDecodeError) as error:
-        known = [name.replace("_", "-") for name in vars(make_parser().get_defaults())]
-        said = unknown_option(error, known) or explain(error, dashes=True)
+        said = unknown_option(error, known_options()) or explain(error, dashes=True)
         print(f"error: {printable(said)}; see --help", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

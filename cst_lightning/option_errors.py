@@ -36,16 +36,24 @@ def explain(error: Exception, *, dashes: bool) -> str:
     missing = re.search(r"arguments are required: (?:\w+\.)?(\w+)", text)
     if missing:
         return f"{missing[1]} is missing"
-    found = re.match(r'Parser key "([\w.]+)"(?: element \d+)?: .*?(?:(?:Got|Given) value: (.*))?$', text)
+    found = re.match(r'Parser key "([\w.]+)"', text)
+    name = found[1] if found is not None else ""
+    name = name.replace("_", "-") if dashes and not name.startswith("override.") else name
+    if "NestedArg" in text:  # an option that was given a field
+        option = f"--{name}" if name else "an option of a list"
+        return f"{option} has no fields: it is given without a dot, as in {option if name else '--OPTION'} VALUE"
+    if "Unable to load config" in text and name:
+        return f"--{name} is given by fields, as in --{name}.FIELD VALUE, or as a file that is there"
+    given = re.findall(r"(?:Got|Given) value: (.*?)(?= Given value|$)", text)[-1:]
     if found is not None and _OF_A_DICT in text:
-        given = re.findall(r"Given value: (.*?)$", text)[-1:]
         kinds = "a number, `action` or numbers by action for each outcome, as in --value.yes action --value.no 0 or"
         return (
             f"--{found[1]}={''.join(given)}: allowed is {kinds}" + """ --value '{"yes": {"S": 5, "L": 9}, "no": 0}'"""
         )
     allowed = [kind for name, kind in _KINDS.items() if name in text]
     allowed += [choices.replace("'", "") for choices in re.findall(r"Literal\[(.*?)\]", text)[:1]]
-    if found is None or found[2] is None or not allowed:
+    if found is None:
         return text
-    name = found[1].replace("_", "-") if dashes and not found[1].startswith("override.") else found[1]
-    return f"--{name}={found[2]}: allowed is {' or '.join(allowed)}"
+    if not given or not allowed:
+        return f"--{name}: {text[found.end() :].removeprefix(':').strip()}"
+    return f"--{name}={given[0]}: allowed is {' or '.join(allowed)}"
