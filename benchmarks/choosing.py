@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.files import write_text
 from benchmarks.grid import parse_seeds
 from benchmarks.job import quiet
-from benchmarks.store import write_text
 from cst_lightning import interrupting
 from cst_lightning.candidates import AUTO, N_FOLDS, ambiguity, folds, simplest
 from cst_lightning.catalogue import backbones

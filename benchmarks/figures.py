@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.entries import BACKBONE_TITLES, ORACLE, backbone_title, title
+from benchmarks.files import replace_file
 from benchmarks.statistics import Ranks
-from benchmarks.store import replace_file
 from cst_lightning.catalogue import METHODS, method_order, method_title
 
 if TYPE_CHECKING:

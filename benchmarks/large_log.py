@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.files import OutputError, replace_file, write_text
 from benchmarks.machine import measured_here
-from benchmarks.store import OutputError, replace_file, write_text
 from benchmarks.watching import peak_mib
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol, interrupting
 from cst_lightning.columns import Roles

@@ -15,8 +15,8 @@ from jsonargparse import ActionParser, ArgumentError, ArgumentParser, Namespace
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from benchmarks.files import read_plain, write_text
 from benchmarks.grid import METHODS, MOST_SEEDS, PRESETS, Job, make_jobs
-from benchmarks.store import read_plain, write_text
 from cst_lightning.errors import InputError
 from cst_lightning.protocols import PROTOCOLS, Protocol
 from cst_lightning.selection import known_rules

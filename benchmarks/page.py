@@ -27,9 +27,9 @@ from benchmarks.entries import (
     title,
 )
 from benchmarks.grid import digest
-from benchmarks.plan import said
 from benchmarks.store import Record
 from benchmarks.tables import notes
+from benchmarks.texts import said
 from cst_lightning.catalogue import method_title
 from cst_lightning.texts import counted
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from benchmarks.cutting import NoPartsError, Part, cut, join
 from benchmarks.executors.common import Event
+from benchmarks.files import PARTS
 from benchmarks.grid import Cell, Job, digest
 from benchmarks.job import cells_to_run
 from benchmarks.plan import seeds_said
 from benchmarks.records import failed_record
-from benchmarks.store import PARTS, Record, Store
+from benchmarks.store import Record, Store
 
 
 class Parts:

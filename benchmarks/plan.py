@@ -138,12 +138,3 @@ def seeds_said(seeds: Sequence[int]) -> str:
         else:
             runs.append([seed, seed])
     return " ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs)
-
-
-def said(seconds: float) -> str:
-    """A duration in words: ``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -18,7 +18,8 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from benchmarks.store import FAILED, Record, Store, examine, is_plain, refuse_links, replace_file, write_text
+from benchmarks.files import is_address, is_plain, refuse_links, replace_file, write_text
+from benchmarks.store import FAILED, Record, Store, examine
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import SWEEP_ID
 from cst_lightning.errors import InputError
@@ -28,11 +29,6 @@ _TABLES = ("records.parquet", "tables.md", "tables.csv", "tables.tex")
 _LONGEST_NAME = 200  # bytes; sweeps write shorter ones
 _PATIENCE_S = 300.0  # for what the address is asked at the end
 _Stamp = tuple[int, int]  # bytes, and the time of the last change in ns
-
-
-def is_address(text: str) -> bool:
-    """Whether ``text`` is an address rather than a folder."""
-    return "://" in text
 
 
 class Remote:

@@ -13,12 +13,13 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks import figures, sections
 from benchmarks.entries import TITLES, Entry, Place, make_entries, settings_titles, shown_metrics
+from benchmarks.files import OutputError, is_plain, read_plain, write_text
 from benchmarks.grid import digest
 from benchmarks.options import saved_jobs
 from benchmarks.page import Run, Section, render
 from benchmarks.remote import here
 from benchmarks.sections import Found
-from benchmarks.store import OutputError, Record, Store, is_plain, read_plain, write_parquet, write_text
+from benchmarks.store import Record, Store, write_parquet
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from benchmarks.texts import markdown_text, no_markup
 from cst_lightning import interrupting

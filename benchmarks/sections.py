@@ -21,10 +21,11 @@ from benchmarks.entries import (
     shown_metrics,
     title,
 )
+from benchmarks.files import write_text
 from benchmarks.grid import digest
 from benchmarks.page import Run, Section, run_names
 from benchmarks.statistics import rank_methods
-from benchmarks.store import Record, write_text
+from benchmarks.store import Record
 from benchmarks.tables import spread
 from benchmarks.texts import last_line, minus
 from cst_lightning.catalogue import method_title

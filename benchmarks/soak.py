@@ -35,11 +35,12 @@ import torch
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks.executors import local
+from benchmarks.files import ASIDE, PARTS, write_text
 from benchmarks.job import Settings, run_job
 from benchmarks.machine import measured_here
 from benchmarks.options import jobs_of, make_parser
-from benchmarks.store import ASIDE, PARTS, Store, write_text
-from benchmarks.sweep import main as sweep
+from benchmarks.run import sweep
+from benchmarks.store import Store
 from cst_lightning import interrupting
 from cst_lightning.errors import InputError
 

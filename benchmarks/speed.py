@@ -24,8 +24,8 @@ from rich.table import Table
 from benchmarks.executors.local import worker_context
 from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
-from benchmarks.plan import said
 from benchmarks.speed_figure import plot_speed
+from benchmarks.texts import said
 from cst_lightning import interrupting
 
 _FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)

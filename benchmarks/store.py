@@ -9,41 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import re
 import secrets
 import shutil
-import stat
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, SupportsFloat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.files import ASIDE, is_left_over, replace_file, why_unfit, write_text
 from benchmarks.grid import Cell, digest
 from benchmarks.record_shape import LARGEST, is_record
 from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
-ASIDE = "set-aside"
-PARTS = "parts"  # of jobs cut by seeds: a store of their records
-# what a run's folder has of its own, besides files that are replaced and never written into
-_OWN = (
-    *("cells", ASIDE, PARTS, f"{PARTS}/cells", f"{PARTS}/{ASIDE}", "sweeps", "figures"),
-    *("wandb", "wandb/locks", "wandb/asked", "wandb/sweep-id", "wandb/output.log"),
-)
 FAILED = ".failed.json"
 _LARGEST_RECORD = 1 << 30  # bytes; of a hundred thousand seeds
 _LONGEST_NAME = 150  # of a record's file, without its key
-
-
-class OutputError(OSError):
-    """The output folder cannot be written: the disk is full, a quota is spent, the share is gone."""
 
 
 def finite_or_none(value: SupportsFloat) -> float | None:
@@ -66,7 +51,7 @@ class Store:
             with tempfile.TemporaryFile(dir=nearest) as probe:
                 probe.write(b"probe")
             for left in self._temporary():
-                if _is_left_over(left):
+                if is_left_over(left):
                     left.unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
@@ -157,7 +142,7 @@ def examine(path: Path, name: str | None = None) -> tuple[Record | None, str]:
         name: that the file has or had, by default that of ``path``.
     """
     try:
-        if unfit := _unfit(path, _LARGEST_RECORD):
+        if unfit := why_unfit(path, _LARGEST_RECORD):
             return None, unfit
         record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         fault = _fault(record)
@@ -214,92 +199,6 @@ def _name(identity: Mapping[str, Any]) -> str:
     label = f"{identity['dataset']}/{identity['backbone']}/{identity['method']}"
     readable = label.replace("/", "-").replace("@", "-").replace("=", "").replace(",", "-")
     return f"{re.sub(r'[^A-Za-z0-9._+-]|^[.]', '_', readable)[:_LONGEST_NAME]}-{digest(identity)}"
-
-
-def refuse_links(folder: Path) -> Path:
-    """``folder``, a run's, where nothing that is read or written in it lies elsewhere; it may be a link itself.
-
-    Raises:
-        InputError: it has a link, or what is neither a file nor a folder, in the place of its own.
-    """
-    for path in (folder / name for name in _OWN):
-        refuse_link(path)
-    for path in (folder / "wandb" / "locks").glob("*"):  # each is opened to be locked, and made where it is not
-        refuse_link(path)
-    for path in (folder / "figures").glob("settings-*"):  # a report writes into them, and deletes old figures there
-        refuse_link(path)
-    return folder
-
-
-def refuse_link(path: Path) -> None:
-    """Raise where ``path``, of a run's folder, is a link, or a pipe or such, for which a reader would wait."""
-    if path.is_symlink():
-        raise InputError(
-            f"{path} is a link to {path.readlink()}, and what is written into a run must stay in its folder: put "
-            "what is there in the link's place, or delete the link"
-        )
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise InputError(f"{path} is neither a file nor a folder: delete it")
-
-
-def is_plain(path: Path) -> bool:
-    """Whether a file of a folder from elsewhere may be read: no link, which could lead anywhere, and no pipe."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # a part of its way is a file
-        return False
-
-
-def read_plain(path: Path, most_bytes: int) -> str:
-    """The text of a file of a folder from elsewhere.
-
-    Raises:
-        OSError: there is none, or it cannot be read. ValueError: it is a link, a pipe, too large, or no text.
-    """
-    if unfit := _unfit(path, most_bytes):
-        raise ValueError(unfit)
-    return path.read_text(encoding="utf-8")
-
-
-def _unfit(path: Path, most_bytes: int) -> str:
-    """Why a file is not to be read, "" if it may be: a pipe would be waited for, a link could lead anywhere."""
-    about = path.lstat()  # once: another sweep may delete and write it meanwhile
-    if not stat.S_ISREG(about.st_mode):
-        return "a link" if stat.S_ISLNK(about.st_mode) else "no file"
-    return f"too large: {about.st_size:,} bytes" if about.st_size > most_bytes else ""
-
-
-def is_alive(pid: int) -> bool:
-    """Whether this machine runs a process of that number; True where the system does not say.
-
-    Raises:
-        OverflowError: no process has such a number.
-    """
-    if sys.platform == "win32":  # there, signal 0 is Ctrl-C
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of somebody else's
-        return True
-    return True
-
-
-def _host() -> str:
-    return re.sub("[^A-Za-z0-9-]", "_", platform.node())[:40]
-
-
-def _is_left_over(path: Path) -> bool:
-    """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
-    host, pid = path.name.split(".")[-3:-1]
-    is_pid = re.fullmatch("[0-9]{1,10}", pid) is not None and int(pid) < 2**31
-    return host == _host() and is_pid and not is_alive(int(pid))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` at once: a reader sees the old content or the new, never a part."""
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_parquet(path: Path, records: Iterable[Record]) -> None:
@@ -359,27 +258,3 @@ def rows_of(record: Record) -> list[dict[str, Any]]:
             value = result["metrics"].get(metric)
             rows.append({**common, "metric": metric, "value": value, "floor": result["floor"].get(metric)})
     return rows
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace ``path`` at once by what ``write`` puts into the path that it is called with.
-
-    Raises:
-        OutputError: it cannot be written; what stood there still does.
-    """
-    # not mkstemp's, which nobody else may read, whatever the umask
-    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(
-            f"{path.parent} cannot be written ({error.strerror or error}): {path.name} was not; free space there and "
-            "give the same command again, what is recorded stays"
-        ) from error
-    finally:
-        with suppress(OSError):  # it may be none, or have a name that is too long for one
-            temporary.unlink()

@@ -86,3 +86,12 @@ def no_markup(text: str) -> str:
 def markdown_text(text: str) -> str:
     """A name as a cell of a Markdown table shows it, and not as markup, a link or an image."""
     return text.replace("<", "&lt;").replace("|", r"\|").replace("](", r"]\(")
+
+
+def said(seconds: float) -> str:
+    """A duration in words: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

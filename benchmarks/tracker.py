@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.executors.common import Event
 from benchmarks.executors.local import no_interrupt, worker_context
+from benchmarks.files import write_text
 from benchmarks.grid import Job
-from benchmarks.store import write_text
 from benchmarks.tracking import CLOSE_S, Session
 from benchmarks.wandb_runs import SWEEP_ID, how_to_sync
 from benchmarks.wandb_settings import Tracking, init_timeout, settle_environment

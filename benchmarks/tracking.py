@@ -18,9 +18,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
+from benchmarks.files import write_text
 from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
-from benchmarks.store import Store, write_text
+from benchmarks.store import Store
 from benchmarks.texts import last_line, redact
 from benchmarks.wandb_runs import ENDED, how_to_sync, lock_of, locked, unended, unsynced
 from benchmarks.wandb_settings import INIT_S, Tracking, init_timeout

@@ -22,8 +22,8 @@ import torch
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from typing_extensions import override
 
+from benchmarks.files import replace_file
 from benchmarks.job import quiet
-from benchmarks.store import replace_file
 from cst_lightning import interrupting
 from cst_lightning.catalogue import backbones
 from cst_lightning.errors import InputError, unknown_name

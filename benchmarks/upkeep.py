@@ -9,10 +9,11 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from benchmarks.files import PARTS, is_address, is_plain, refuse_links, replace_file
 from benchmarks.grid import digest
-from benchmarks.remote import here, is_address
+from benchmarks.remote import here
 from benchmarks.report import write_tables
-from benchmarks.store import PARTS, Record, Store, is_plain, refuse_links, replace_file
+from benchmarks.store import Record, Store
 from cst_lightning.errors import InputError
 from cst_lightning.texts import printable
 

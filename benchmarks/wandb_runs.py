@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.executors.common import Event
+from benchmarks.files import read_plain
 from benchmarks.grid import Cell, Job
-from benchmarks.store import Store, read_plain
+from benchmarks.store import Store
 from benchmarks.texts import shell_word
 
 try:

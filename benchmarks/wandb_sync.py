@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.store import refuse_link
+from benchmarks.files import refuse_link
 from benchmarks.tracking import answers, arrived, found_mode
 from benchmarks.wandb_runs import is_being_written, unsynced
 from benchmarks.wandb_settings import settle_environment

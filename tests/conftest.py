@@ -156,7 +156,7 @@ def blank_figures(monkeypatch):
     from matplotlib import pyplot
 
     from benchmarks import figures
-    from benchmarks.store import replace_file
+    from benchmarks.files import replace_file
 
     def save(figure, path):
         pyplot.close(figure)

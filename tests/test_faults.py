@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import store as store_module
-from benchmarks.store import OutputError, Store
+from benchmarks.files import OutputError
+from benchmarks.store import Store
 from benchmarks.sweep import main
 from tests.sweeps import ROOT, SHORT, TINY, numbers, records
 from tests.test_store_and_tables import cell, record
@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_the_old_record_and_no_part_of_the_new(tmp_path, monk
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match=rf"{tmp_path}/cells cannot be written \(No space left on device\)"):
         store.write(one, record(one, [4, 5, 6]))
     assert store.read(one)["results"][0]["metrics"]["nll"] == 1

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,16 +14,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from benchmarks import store as store_module
 from benchmarks.cutting import cut
 from benchmarks.executors.common import Event
+from benchmarks.files import OutputError, is_plain, refuse_links
 from benchmarks.grid import backbones, digest, make_jobs
 from benchmarks.job import Settings, run_job
 from benchmarks.parts import Parts
 from benchmarks.record_shape import is_record
 from benchmarks.report import main as report
 from benchmarks.report import write_report
-from benchmarks.store import OutputError, Store, _name, is_plain, refuse_links, sealed
+from benchmarks.store import Store, _name, sealed
 from benchmarks.sweep import main
 from benchmarks.upkeep import merge
 from benchmarks.wandb_runs import untold
@@ -93,7 +94,8 @@ def test_whatever_a_sealed_record_holds_it_is_none_or_all_tables_and_figures_com
         shutil.rmtree(tmp_path)
         store = Store(tmp_path)
         path = tmp_path / "cells" / f"{_name(content['identity'])}.json"
-        store_module.write_text(path, json.dumps(content))
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
         assert main(["verify", str(tmp_path)]) == 0
         assert len(store.read_all()) == 1
         write_report(store)
@@ -111,9 +113,9 @@ WHICH = st.integers(0, len(CELLS) - 1)
 
 NO_PROCESS = 2**30  # above every process id that a system gives
 STEPS = {
-    store_module.os: ["fsync"],
-    store_module.Path: ["mkdir", "write_text", "replace", "rename", "unlink"],
-    store_module.shutil: ["copyfile"],
+    os: ["fsync"],
+    Path: ["mkdir", "write_text", "replace", "rename", "unlink"],
+    shutil: ["copyfile"],
 }
 
 
@@ -144,9 +146,9 @@ def killed_at(step, share):
 
         return one_step
 
-    write_text = store_module.Path.write_text
+    write_text = Path.write_text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module.os, "getpid", lambda: NO_PROCESS)
+        patch.setattr(os, "getpid", lambda: NO_PROCESS)
         for place, names in STEPS.items():
             for name in names:
                 patch.setattr(place, name, mortal(getattr(place, name)))
@@ -158,12 +160,12 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.folder = store_module.Path(store_module.tempfile.mkdtemp(prefix="cst-history-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="cst-history-"))
         self.store = Store(self.folder / "main")
         self.finished, self.elsewhere = set(), set()  # in the other store
 
     def teardown(self):
-        store_module.shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder)
 
     @rule(number=WHICH)
     def finish(self, number):
@@ -205,7 +207,7 @@ class Histories(RuleBasedStateMachine):
             raise OSError
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store_module.os, "fsync", full)
+            patch.setattr(os, "fsync", full)
             with pytest.raises(OutputError):
                 self.store.write(CELLS[number], record(CELLS[number], [number, 1, 2]))
 

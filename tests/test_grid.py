@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torchmetrics import Metric
 
 from benchmarks.grid import METHODS, Cell, backbones, make_jobs, parse_seeds
-from benchmarks.plan import estimate_seconds, said
+from benchmarks.plan import estimate_seconds
+from benchmarks.texts import said
 from cst_lightning import InputError, Protocol, StackedModule, get_protocol
 from cst_lightning.metrics import NLL, HammingLoss
 from cst_lightning.registry import find_parts, with_offered

@@ -44,6 +44,13 @@ def test_ctrl_c_while_the_imports_of_a_command_run_is_a_line(command, tmp_path):
     assert (done.returncode, done.stderr, done.stdout) == (130, "Interrupted\n", "")
 
 
+def test_a_sweep_is_watched_without_loading_what_trains(tmp_path):
+    text = "import sys; from benchmarks.sweep import main; assert main(['status', '.']) == 2; print(*sys.modules)"
+    loaded = set(python("-c", text, cwd=tmp_path).stdout.split())
+    assert "pydantic" in loaded
+    assert not loaded & {"torch", "pytorch_lightning", "sklearn", "pandas", "ray", "wandb"}
+
+
 def test_ctrl_c_in_a_command_of_ones_own_that_imports_the_benchmarks_is_left_to_it(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/__init__.py").write_text("import benchmarks\n")

@@ -16,8 +16,9 @@ from rich.console import Console
 from benchmarks import tracker, wandb_sync
 from benchmarks.grid import digest, make_jobs
 from benchmarks.report import main as report
+from benchmarks.run import _finish
 from benchmarks.store import Store, _name
-from benchmarks.sweep import _finish, main
+from benchmarks.sweep import main
 from benchmarks.texts import markdown_text, redact, shell_word
 from benchmarks.wandb_runs import how_to_sync
 from cst_lightning.__main__ import main as log_main
@@ -282,7 +283,7 @@ def test_a_key_of_netrc_is_secret_too(tmp_path, monkeypatch):
 
 def test_the_sweep_itself_tells_no_secret(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("MY_TOKEN", "very-secret-token")
-    monkeypatch.setattr("benchmarks.sweep._check_data", lambda *_: int(os.environ["MY_TOKEN"]))
+    monkeypatch.setattr("benchmarks.run._check_data", lambda *_: int(os.environ["MY_TOKEN"]))
     assert main([*TINY, "--out", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert "<MY_TOKEN>" in err

@@ -16,8 +16,9 @@ from benchmarks.executors.common import Event
 from benchmarks.grid import make_jobs, student_groups
 from benchmarks.options import saved_jobs
 from benchmarks.plan import COMPILE_S, begin_seconds, estimate_seconds, trainings
-from benchmarks.progress import Display, show_status
+from benchmarks.progress import Display
 from benchmarks.records import Clock
+from benchmarks.status import show_status
 from benchmarks.store import Store
 from benchmarks.sweep import main as sweep
 from benchmarks.watching import Compiling, ProgressReport

@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.executors import ray as on_ray_module
 from benchmarks.executors.local import descendants
+from benchmarks.files import is_alive
 from benchmarks.job import Settings
-from benchmarks.store import is_alive
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, farthest, numbers, records, start
 from tests.test_sweep_faults import alive

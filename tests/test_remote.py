@@ -13,9 +13,10 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from benchmarks.files import _host
 from benchmarks.remote import Remote
 from benchmarks.report import main as report
-from benchmarks.store import Store, _host, sealed
+from benchmarks.store import Store, sealed
 from benchmarks.sweep import main
 from cst_lightning.errors import InputError
 from tests.sweeps import TINY, numbers

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.entries import Place, make_entries, paper_results
+from benchmarks.files import OutputError, write_text
 from benchmarks.grid import Cell
 from benchmarks.statistics import summarise
-from benchmarks.store import OutputError, Store, finite_or_none, write_text
+from benchmarks.store import Store, finite_or_none
 from benchmarks.tables import to_csv, to_latex, to_markdown
 from cst_lightning import InputError, get_protocol
 from datamodules.catalogue import DataSpec
@@ -85,7 +86,7 @@ def test_a_damaged_or_foreign_record_is_set_aside(tmp_path, content):
 
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
-    code = "import os; from pathlib import Path; from benchmarks.store import replace_file; "
+    code = "import os; from pathlib import Path; from benchmarks.files import replace_file; "
     code += f"replace_file(Path({str(tmp_path)!r}, 'cells', 'a.json'), lambda path: (path.touch(), os._exit(0)))"
     subprocess.run([sys.executable, "-c", code], check=True)
     (left,) = (tmp_path / "cells").iterdir()

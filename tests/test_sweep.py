@@ -11,8 +11,9 @@ from scipy import stats
 
 from benchmarks.options import make_parser
 from benchmarks.report import main as report
+from benchmarks.run import _wandb_mode
 from benchmarks.store import Store
-from benchmarks.sweep import _wandb_mode, main
+from benchmarks.sweep import main
 from tests.sweeps import SHORT, TINY, numbers, records, start
 from tests.wandb_files import runs
 

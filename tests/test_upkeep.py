@@ -415,6 +415,8 @@ def test_a_merge_leaves_out_what_is_no_record_and_says_so(tmp_path, no_tables, c
     assert main(["merge", str(tmp_path / "none"), "--out", str(tmp_path / "d")]) == 2
     assert main(["merge", *folders]) == 2
     assert "error: out is missing" in capsys.readouterr().err
+    assert main(["merge", *folders, "--oot", "x", "--out", str(tmp_path / "d")]) == 2
+    assert capsys.readouterr().err == "error: there is no option --oot: did you mean --out?; see --help\n"
 
 
 def test_a_merged_run_goes_on_like_any_other(whole, run, tmp_path, capsys):

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.files import OutputError
 from benchmarks.grid import Job
 from benchmarks.job import Settings
 from benchmarks.records import failed_record
-from benchmarks.store import OutputError, Store
+from benchmarks.store import Store
 from benchmarks.texts import redact
 from benchmarks.watching import Point
 

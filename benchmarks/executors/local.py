@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.executors.common import INPUT, KEEP_MEMORY, ONE_THREAD, OUTPUT, Event, end, timed_out
+from benchmarks.files import OutputError
 from benchmarks.grid import Job
 from benchmarks.job import Settings, run_job
-from benchmarks.store import OutputError, Store
+from benchmarks.store import Store
 from benchmarks.watching import Message
 from cst_lightning.errors import InputError
 
