@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import shutil
 import signal
@@ -64,7 +65,8 @@ def mutated(content, place, how):
         elif how == "halve":
             inside[last] = inside[last][: len(inside[last]) // 2]
         elif how == "double":
-            inside[last] = inside[last] * 2
+            twice = inside[last] * 2
+            inside[last] = inside[last] if twice in (math.inf, -math.inf) else twice  # no record can be sealed with one
         else:
             inside[last] = copy.deepcopy(how)
     except (KeyError, IndexError, TypeError):
