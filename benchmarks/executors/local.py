@@ -179,6 +179,7 @@ def _end_with_driver() -> None:
     driver = multiprocessing.parent_process()
     assert driver is not None
     driver.join()
+    end_all(descendants(os.getpid()))  # also those that left the group
     if hasattr(os, "killpg"):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
