@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.grid import backbones
-from cst_lightning import DirectMethod, Feedback, InputError, UniformDM, fit, self_train
+from cst_lightning import DirectMethod, Feedback, InputError, StackedModule, UniformDM, fit, self_train
+from cst_lightning.selection import RULES, scores
 from cst_lightning.testing import check_backbone
 from tests.conftest import BACKBONES, TinyDataModule, close, make_data, state_of, tiny_protocol, train
 
@@ -215,6 +216,38 @@ def test_a_replicate_that_fails_later_goes_back_to_finite_weights(keep):
     best = 3 if keep == "last" else int(torch.stack(seen.losses)[:4, 1].argmin())
     own = state_of(module, 1)
     assert all(torch.equal(value[1], own[name]) for name, value in seen.states[best].items())
+
+
+class NoNumber(DirectMethod):
+    """The loss of seed 1, where it is there, is no number from the third epoch on."""
+
+    def entries(self, batch, rows):
+        entries = super().entries(batch, rows)
+        bad = torch.tensor([seed == 1 for seed in self.seeds])[:, None, None] & (self.current_epoch > 1)
+        return entries._replace(weight=entries.weight.masked_fill(bad, torch.nan))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("rule", ["fixed", "converged", "early"])
+def test_a_replicate_whose_loss_is_no_number_changes_nothing_of_the_others(rule, compiled, monkeypatch):
+    """Through steps, stopping, the epoch that is kept, self-training and selection."""
+    monkeypatch.setattr(StackedModule, "compiled", compiled)
+    protocol = tiny_protocol("matched", stopping=rule, patience=3, max_epochs=12, learning_rate=0.02)
+    data, found = make_data([0, 1, 2], protocol, n=60), []
+    for kind in (DirectMethod, NoNumber):
+        module = kind(data.shape, data.seeds, protocol)
+        fit(module, data)
+        student = self_train(module, data, cvat_weights=[0.0, 1.0])
+        found.append((module, student, scores(RULES["observed_nll"], module, data.train, data.validation, None)))
+    (sound, taught, score), (spoilt, misled, other) = found
+    assert spoilt.engine == ("compiled" if compiled else "autograd")
+    assert (sound.failed_epoch.tolist(), spoilt.failed_epoch.tolist()) == ([0, 0, 0], [0, 3, 0])
+    assert (other[1], other[[0, 2]].tolist()) == (torch.inf, score[[0, 2]].tolist())
+    for one, two, replicates in ((sound, spoilt, (0, 2)), (taught, misled, (0, 1, 4, 5))):
+        for replicate in replicates:
+            assert one.stopped_epoch[replicate] == two.stopped_epoch[replicate]
+            mine, theirs = state_of(one, replicate), state_of(two, replicate)
+            assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def test_a_loader_of_two_logs_is_refused():
