@@ -108,9 +108,8 @@ def _host() -> str:
 
 def is_left_over(path: Path) -> bool:
     """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
-    host, pid = path.name.split(".")[-3:-1]
-    is_pid = re.fullmatch("[0-9]{1,10}", pid) is not None and int(pid) < 2**31
-    return host == _host() and is_pid and not is_alive(int(pid))
+    named = re.fullmatch(rf"\..+\.{re.escape(_host())}\.([0-9]{{1,10}})\.[0-9a-f]+", path.name)
+    return named is not None and int(named[1]) < 2**31 and not is_alive(int(named[1]))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -115,7 +115,9 @@ class Store:
         return sorted(path for path in (self.folder / "cells").glob("*") if not path.name.startswith("."))
 
     def _temporary(self) -> list[Path]:
-        return sorted((self.folder / "cells").glob(".*.json.*"))
+        """What is being written in the folder, or was when its writer died."""
+        folders = (self.folder, *(self.folder / name for name in ("cells", f"{PARTS}/cells", "sweeps")))
+        return sorted(path for folder in folders for path in folder.glob(".*.*.*.*"))
 
     def _set_aside(self, path: Path) -> Path | None:
         target = self.move_away(path)

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import subprocess
 import threading
+import time
 
 import pytest
 
@@ -11,7 +13,7 @@ from benchmarks.cutting import cut
 from benchmarks.job import Settings, run_job
 from benchmarks.parts import Parts
 from benchmarks.report import write_tables
-from benchmarks.store import Store, checksum, examine, sealed
+from benchmarks.store import Store, _host, checksum, examine, sealed
 from benchmarks.sweep import main
 from tests.sweeps import TINY, numbers, records, start
 from tests.test_parts import make_job
@@ -145,6 +147,15 @@ def test_a_good_record_that_comes_while_a_bad_one_is_moved_stays(tmp_path, monke
     assert store._set_aside(store.path(one)) is None  # moved by the other sweep
 
 
+def test_a_torn_file_in_a_records_place_is_set_aside_by_the_one_that_is_written(tmp_path):
+    store, one = Store(tmp_path), cell()
+    store.write(one, record(one, [1, 2, 3]))
+    store.path(one).write_text("{")  # by another machine, while a sweep goes on
+    store.write(one, record(one, [1, 2, 3]))
+    assert [path.read_text() for path in (tmp_path / "set-aside").iterdir()] == ["{"]
+    assert store.faults() == []
+
+
 def test_a_record_that_another_sweep_deletes_while_it_is_read_is_no_fault(tmp_path, monkeypatch):
     store, one = Store(tmp_path), cell()
     failure = record(one, [1, 2, 3], status="failed")
@@ -157,6 +168,26 @@ def test_a_record_that_another_sweep_deletes_while_it_is_read_is_no_fault(tmp_pa
     monkeypatch.setattr("benchmarks.store.examine", examine_late)
     store.write(one, failure)
     assert not (tmp_path / "set-aside").exists()
+
+
+@pytest.mark.parametrize("age", [-(10**7), 0, 10**7])
+def test_temporary_files_of_dead_writers_go_and_no_others_whatever_their_age(age, tmp_path):
+    """Nor those of other machines, of whose processes this one knows nothing."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    ours, theirs = f"{_host()}.{dead.pid}", f"elsewhere.{dead.pid}"
+    kept, gone = [], []
+    for name in ("cells/.x.json", "parts/cells/.x.json", "sweeps/.paper.json", ".tables.md", ".records.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        kept += [tmp_path / f"{name}.{writer}.0a1b2c3d" for writer in (f"{_host()}.{os.getpid()}", theirs)]
+        kept += [tmp_path / f"{name}.{ours}.my-notes", tmp_path / f"{name}.swp"]
+        gone.append(tmp_path / f"{name}.{ours}.0a1b2c3d")
+    for path in kept + gone:
+        path.write_text("half")
+        os.utime(path, (time.time() - age,) * 2)
+    Store(tmp_path).check_writable()
+    assert [path.name for path in kept if not path.exists()] == []
+    assert [path.name for path in gone if path.exists()] == []
 
 
 def test_names_of_records_are_no_paths(tmp_path):
