@@ -79,8 +79,8 @@ def minus(text: str) -> str:
 
 
 def no_markup(text: str) -> str:
-    """A text of Markdown in which no name is a tag of HTML; a ``<`` before anything else stays."""
-    return re.sub("<(?=[A-Za-z/!?])", "&lt;", text)
+    """A text of Markdown in which no name is a tag of HTML, a link or an image; a ``<`` before anything else stays."""
+    return re.sub("<(?=[A-Za-z/!?])", "&lt;", text).replace("](", r"]\(")
 
 
 def markdown_text(text: str) -> str:

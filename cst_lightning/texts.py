@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import TextIO
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = (*"=+-@＝＋－＠", "\t", "\r")  # the wide ones too: spreadsheets of East Asia take them for the others
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?%?")
 
 

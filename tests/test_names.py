@@ -68,17 +68,17 @@ def test_hostile_names_are_text_in_every_format(whole, tmp_path, capsys):
 
 def test_a_folder_of_hostile_names_alone_has_every_figure_and_its_own_name_is_text(whole, tmp_path, capsys):
     """Alone it has one setting, for which more is drawn; two dollars would be a formula, and one that is wrong."""
-    folder = tmp_path / "[red] <script>alert(1) $\\frac$"
+    folder = tmp_path / "[red] <script>alert(1) $\\frac$ ![x](x)"
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "sweeps")
     evil = "$\\frac$\x1b[2J"
-    rewrite(folder, {"dataset": "<script>alert(1) $\\frac$", "backbone": evil, "method": evil})
+    rewrite(folder, {"dataset": "<script>alert(1) $\\frac$", "backbone": f"{evil} ![x](x)", "method": evil})
     assert report([str(folder)]) == 0
     said = capsys.readouterr()
     assert {"calibration", "curves"} <= {path.name.partition("_")[0] for path in folder.glob("figures/*.svg")}
     for text in [said.out, said.err, *(path.read_text() for path in folder.glob("*.*") if path.suffix != ".parquet")]:
         assert "\x1b" not in text
-    assert "<script>alert" not in (folder / "report.md").read_text()
+    assert not re.search(r"<script>alert|\]\((?!figures/)", (folder / "report.md").read_text())
     assert "<script>alert" not in (folder / "report.html").read_text()
     again = ["--datasets", "multilabel", "--backbones", "constant", "--methods", "backbone", "--seeds", "0"]
     status = main([*again, "--workers", "1", "--out", str(folder)])
@@ -96,8 +96,8 @@ def number(text):
 
 
 def test_numbers_stay_numbers_and_names_are_told_apart():
-    assert [csv_text(text) for text in ("=1", "+1", "-1", "@a", "\t=1", "dm", "a=b")] == [
-        "'=1", "'+1", "'-1", "'@a", "'\t=1", "dm", "a=b",
+    assert [csv_text(text) for text in ("=1", "+1", "-1", "@a", "\t=1", "＝1", "dm", "a=b")] == [
+        "'=1", "'+1", "'-1", "'@a", "'\t=1", "'＝1", "dm", "a=b",
     ]  # fmt: skip
     assert markdown_text("a|b<c>") == r"a\|b&lt;c>"
     assert printable("a\x1b[31m\nb\ud800\u200b") == "a?[31m?b??"
