@@ -46,6 +46,7 @@ from cst_lightning.texts import counted, printable
 from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
+_STOPPED = "Stopped. The same command goes on from here."
 
 
 def sweep(arguments: Sequence[str]) -> int:
@@ -99,6 +100,9 @@ def run(options: Namespace, console: Console) -> int:
             tracker.end(complete=ended != "interrupted")
         status = _finish(jobs, store, console, ended, remote)  # first: nobody waits for W&B to see the results
         _end_tracking(tracker, trouble, console)
+    except KeyboardInterrupt:  # the second one, which does not wait for tables
+        console.print(_STOPPED)
+        status = interrupting.INTERRUPTED
     finally:
         if tracker is not None:
             tracker.leave()
@@ -129,7 +133,7 @@ def _output(jobs: Sequence[Job], options: Namespace) -> tuple[Store, Remote | No
 def _check_options(options: Namespace) -> None:
     if options.seeds_per_job is not None and options.seeds_per_job < 1:
         raise InputError(f"seeds_per_job={options.seeds_per_job}: allowed is from 1")
-    if options.timeout is not None and not options.timeout > 0:
+    if options.timeout is not None and not 0 < options.timeout < math.inf:
         raise InputError(f"timeout={options.timeout:g}: allowed are seconds above 0")
     if options.retries < 0:
         raise InputError(f"retries={options.retries}: allowed is from 0")
@@ -257,7 +261,7 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
     console.print(said, markup=False, soft_wrap=True)
     copied = remote is None or _copy(remote, console)
     if ended == "interrupted":
-        console.print("Stopped. The same command goes on from here.")
+        console.print(_STOPPED)
         return interrupting.INTERRUPTED
     return 0 if ended == "done" and copied and set(status) == {"finished"} else 1
 

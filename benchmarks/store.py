@@ -20,7 +20,7 @@ from typing import Any, NoReturn, SupportsFloat
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.files import ASIDE, is_left_over, replace_file, why_unfit, write_text
+from benchmarks.files import ASIDE, PARTS, is_left_over, replace_file, why_unfit, write_text
 from benchmarks.grid import Cell, digest
 from benchmarks.record_shape import LARGEST, is_record
 from cst_lightning.errors import InputError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks.files import OutputError, is_address, refuse_links
 from benchmarks.texts import redact
@@ -20,6 +20,12 @@ from cst_lightning import interrupting
 from cst_lightning.errors import InputError
 from cst_lightning.option_errors import explain, unknown_option
 from cst_lightning.texts import PrintableStream, printable
+
+_ABOUT = {
+    "status": "Tell how a sweep stands.",
+    "sync": "Upload to W&B what its server lacks.",
+    "verify": "Say of every file among the records whether it is one; the exit status is 1 if a file is not.",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +94,11 @@ def _known_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _argument(arguments: Sequence[str]) -> str:
+    """The one argument of a command that looks after what a sweep wrote; ``--help`` says what that is, and ends."""
+    parser = ArgumentParser(prog=f"python -m benchmarks.sweep {arguments[0]}", description=_ABOUT[arguments[0]])
+    parser.add_argument("folder", type=str, help="that a sweep wrote, or for verify its address")
+    if set(arguments[1:]) & {"-h", "--help"}:
+        parser.parse_args(["--help"])
     if len(arguments) != 2:
         raise InputError(f"{arguments[0]} wants one folder that a sweep wrote: {arguments[0]} DIR")
     return arguments[1]

@@ -67,6 +67,7 @@ def test_what_fails_each_time_is_recorded_with_every_reason_and_bad_input_once(t
     ("option", "value", "message"),
     [
         ("--timeout", "0", "timeout=0: allowed are seconds above 0"),
+        ("--timeout", "1e400", "timeout=inf: allowed are seconds above 0"),
         ("--retries", "-1", "retries=-1: allowed is from 0"),
     ],
 )

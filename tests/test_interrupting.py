@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import cst_lightning
+from benchmarks.sweep import main
 from cst_lightning.interrupting import run
+from tests.sweeps import TINY
 
 ROOT = Path(__file__).parents[1]
 GUARD = 'if __name__ == "__main__"'
@@ -93,3 +95,13 @@ def test_the_names_of_the_package_are_imported_when_they_are_asked_for():
         assert getattr(found, "__module__", "cst_lightning").startswith("cst_lightning"), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cst_lightning.nothing  # noqa: B018
+
+
+def test_a_second_ctrl_c_does_not_wait_for_tables_and_says_no_untruth(tmp_path, monkeypatch, capsys):
+    def again(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.sweep._train", lambda *_: "interrupted")
+    monkeypatch.setattr("benchmarks.sweep.write_tables", again)
+    assert main([*TINY, "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.endswith("\nStopped. The same command goes on from here.\n")

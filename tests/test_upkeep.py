@@ -38,6 +38,14 @@ def test_every_record_has_the_checksum_of_its_content(whole, capsys):
     assert "3 records (0 of cells that failed), 3 with the checksum of their content" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["status", "sync", "verify", "merge"])
+def test_every_command_has_its_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: python -m benchmarks.sweep {command} " in capsys.readouterr().out
+
+
 def torn(path):
     path.write_bytes(path.read_bytes()[:1000])
 
@@ -150,9 +158,10 @@ def test_a_good_record_that_comes_while_a_bad_one_is_moved_stays(tmp_path, monke
 def test_a_torn_file_in_a_records_place_is_set_aside_by_the_one_that_is_written(tmp_path):
     store, one = Store(tmp_path), cell()
     store.write(one, record(one, [1, 2, 3]))
-    store.path(one).write_text("{")  # by another machine, while a sweep goes on
-    store.write(one, record(one, [1, 2, 3]))
-    assert [path.read_text() for path in (tmp_path / "set-aside").iterdir()] == ["{"]
+    for torn_text in "{[":  # by another machine, while a sweep goes on
+        store.path(one).write_text(torn_text)
+        store.write(one, record(one, [1, 2, 3]))
+    assert {path.read_text() for path in (tmp_path / "set-aside").iterdir()} == {"{", "["}
     assert store.faults() == []
 
 
@@ -433,6 +442,11 @@ def test_a_contradiction_is_refused_and_nothing_is_written(tmp_path, no_tables, 
     said = capsys.readouterr().err
     assert "1 cells have two results" in said
     assert "D1/dm/pl, seed 0, nll is 2.0 and 2.0000001" in said
+    trained_longer = record(cell("pl"), [2.0] * 3)
+    trained_longer["results"][1]["epochs"] += 1
+    Store(tmp_path / "b").write(cell("pl"), trained_longer)
+    assert main(["merge", *folders, "--out", str(tmp_path / "c")]) == 2
+    assert "D1/dm/pl differs in results" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
 
 
