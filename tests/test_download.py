@@ -11,6 +11,7 @@ from cst_lightning import InputError
 from datamodules import download
 from datamodules.download import Source, load_source
 
+HTTPS_ONLY = download._https_only
 CONTENT = bz2.compress(b"0 1:1 2:0.5\n1 2:2\n" * 200)
 
 
@@ -97,6 +98,14 @@ def test_a_name_that_nobody_resolves(server, monkeypatch):
     monkeypatch.setattr(download, "_LIBSVM", "https://nobody.invalid/")
     with pytest.raises(InputError, match="--data-dir FOLDER"):
         load_source(source())
+
+
+def test_a_download_goes_through_what_refuses_it(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(download, "_https_only", HTTPS_ONLY)
+    server(lambda handler: send(handler, CONTENT))
+    with pytest.raises(InputError, match="is not https"):
+        load_source(source())
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
 
 
 @pytest.mark.parametrize("location", [None, "http://127.0.0.1:9/toy.bz2"])
