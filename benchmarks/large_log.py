@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.files import OutputError, replace_file, write_text
+from benchmarks.files import OutputError, check_writable, replace_file, write_text
 from benchmarks.machine import measured_here
 from benchmarks.watching import peak_mib
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol, interrupting
@@ -130,6 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, features, prices = options.rows or 1_000_000, options.features or 50, options.prices or 10
     demand = options.demand or "D1"
     try:
+        if options.json is not None:
+            check_writable(options.json.parent, "--json")
         if not options.file.exists():
             PricingDataModule(demand, [0], n_prices=prices, n_features=features)  # a wrong size is told before any work
             # in a process of its own, so that the peak is that of reading and training alone

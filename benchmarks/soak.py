@@ -35,7 +35,7 @@ import torch
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks.executors import local
-from benchmarks.files import ASIDE, PARTS, write_text
+from benchmarks.files import ASIDE, PARTS, OutputError, check_writable, write_text
 from benchmarks.job import Settings, run_job
 from benchmarks.machine import measured_here
 from benchmarks.options import jobs_of, make_parser
@@ -43,6 +43,7 @@ from benchmarks.run import sweep
 from benchmarks.store import Store
 from cst_lightning import interrupting
 from cst_lightning.errors import InputError
+from cst_lightning.texts import printable
 
 _SWEEP = [
     "--datasets", "moons", "D1@n=60,n_test=100,n_validation=50", "--backbones", "dm", "constant", "--methods",
@@ -91,13 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
     except ArgumentError as error:
-        print(f"error: {' '.join(str(error).split())}; see --help", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).split()))}; see --help", file=sys.stderr)
         return 2
     if sys.platform != "linux":
         print("error: a soak forks its sweeps, which is safe on Linux alone", file=sys.stderr)
         return 2
     begun, tally = time.monotonic(), Tally()
     try:
+        if options.json is not None:
+            check_writable(options.json.parent, "--json")
         soak(
             tally,
             lambda: not tally.rounds or time.monotonic() < begun + 60 * options.minutes,
@@ -106,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             partial(print, flush=True),
         )
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"stopped; {tally}")
@@ -115,7 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json is not None:
         command = " ".join(["python -m benchmarks.soak", *arguments])
         seen = summary(tally, command, options.executor, time.monotonic() - begun)
-        write_text(options.json, json.dumps(seen, indent=1) + "\n")
+        try:
+            write_text(options.json, json.dumps(seen, indent=1) + "\n")
+        except OutputError as error:
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            return 1
     return 1 if tally.differences else 0
 
 

@@ -22,11 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.executors.local import worker_context
+from benchmarks.files import check_writable
 from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.speed_figure import plot_speed
 from benchmarks.texts import said
 from cst_lightning import interrupting
+from cst_lightning.errors import InputError
 
 _FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)
 
@@ -114,6 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: this machine has no CUDA device")
+    try:
+        for option, folder in (("--json", options.json and options.json.parent), ("--out", options.out)):
+            if folder is not None:
+                check_writable(folder, option)
+    except InputError as error:
+        parser.error(str(error))
     console, start = Console(), time.monotonic()
     measured = []
     for one in run(cases(options.quick, options.device)):

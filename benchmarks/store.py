@@ -12,7 +12,6 @@ import json
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, SupportsFloat
@@ -20,10 +19,9 @@ from typing import Any, NoReturn, SupportsFloat
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.files import ASIDE, PARTS, is_left_over, replace_file, why_unfit, write_text
+from benchmarks.files import ASIDE, PARTS, check_writable, is_left_over, replace_file, why_unfit, write_text
 from benchmarks.grid import Cell, digest
 from benchmarks.record_shape import LARGEST, is_record
-from cst_lightning.errors import InputError
 
 Record = dict[str, Any]
 FAILED = ".failed.json"
@@ -45,18 +43,11 @@ class Store:
 
     def check_writable(self) -> None:
         """Fail before any work where the folder cannot be written; one that is not there yet is not made by it."""
-        cells = self.folder.absolute() / "cells"
-        nearest = next(folder for folder in (cells, *cells.parents) if folder.exists())
-        try:
-            with tempfile.TemporaryFile(dir=nearest) as probe:
-                probe.write(b"probe")
-            for left in self._temporary():
-                if is_left_over(left):
-                    left.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"output folder {self.folder} cannot be written ({error.strerror}): name another with --out"
-            ) from None
+        check_writable(self.folder, "--out", below="cells")
+        for left in self._temporary():
+            if is_left_over(left):
+                with suppress(OSError):
+                    left.unlink()
 
     def path(self, cell: Cell, *, failed: bool = False) -> Path:
         """Where the record of ``cell`` stands, or that of its failure."""

@@ -41,12 +41,17 @@ def test_a_small_one_is_written_streamed_and_measured(tmp_path, monkeypatch, cap
 
 
 def test_where_what_was_measured_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(large_log, "stream", lambda *arguments: {"rows": 1})
-    path = tmp_path / "log.parquet"
+    """Before any work where it shows; it may show at the end alone, as of a disk that is full by then."""
+    path, trained = tmp_path / "log.parquet", []
+    monkeypatch.setattr(large_log, "stream", lambda *arguments: trained.append(1) or {"rows": 1})
     path.touch()
-    assert large_log.main(["--file", str(path), "--json", str(path / "measured.json")]) == 1
+    assert large_log.main(["--file", str(path), "--json", str(path / "measured.json")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "measured.json was not" in line
+    assert "cannot be written (Not a directory): name another with --json" in line
+    assert trained == []
+    assert large_log.main(["--file", str(path), "--json", str(tmp_path)]) == 1  # a folder is no file
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path.name} was not" in line
 
 
 def test_the_pages_have_the_figures_of_the_committed_measurement():

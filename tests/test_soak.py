@@ -122,11 +122,15 @@ def test_the_page_has_the_figures_of_the_committed_soaks():
     assert f"{here['second_sweeps'] + on_ray['second_sweeps']} of the starts above had a second sweep beside" in page
 
 
-@pytest.mark.parametrize("arguments", [["--minutes", "x"], ["--executor", "slurm"]])
-def test_bad_options_are_one_line(arguments, capsys):
+@pytest.mark.parametrize(
+    "arguments", [["--minutes", "x"], ["--executor", "sl\x1b[2Jurm"], ["--json", "/proc/sys/kernel/soak.json"]]
+)
+def test_bad_options_are_one_line_before_any_work(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(soak, "soak", lambda *_: pytest.fail("it has begun"))
     assert soak.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
+    assert line.isprintable()
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch, capsys):

@@ -108,6 +108,15 @@ def test_a_case_is_measured_and_written(tmp_path, monkeypatch, capsys):
     assert "cvat D1 hidden 8 R 4" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", [["--out", "/proc/sys/kernel/speed"], ["--json", "/proc/sys/kernel/speed.json"]])
+def test_where_figures_cannot_be_written_is_told_before_any_work(option, monkeypatch, capsys):
+    monkeypatch.setattr(speed, "run", lambda _: pytest.fail("it has begun"))
+    with pytest.raises(SystemExit) as ended:
+        speed.main(option)
+    assert ended.value.code == 2
+    assert f"cannot be written (No such file or directory): name another with {option[0]}" in capsys.readouterr().err
+
+
 def test_the_page_has_the_figures_of_the_committed_run():
     rows = json.loads((ROOT / "results" / "speed" / "speed.json").read_text())
     at = {(row["what"], row["shape"], row["hidden"], row["R"]): row for row in rows}
