@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError
+import pandas as pd
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from sklearn.utils.validation import check_is_fitted
 
 from cst_lightning.candidates import Candidate, HeldOut
-from cst_lightning.encoding import FeatureEncoder, Labels
+from cst_lightning.encoding import FeatureEncoder, Labels, Number
 from cst_lightning.errors import InputError
 from cst_lightning.estimators import EstimatorBackbone, learner
 from cst_lightning.learner_files import from_bytes, to_bytes
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _OURS = "cst_lightning"
+_LONGEST_WHY = 300
 #: in a model's folder: what the columns of its log were for, where a command trained it
 ROLES = "log.json"
 #: what a model's folder has of its own
@@ -89,14 +91,7 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         InputError: the folder holds no whole model, or one of a class that is not trusted.
     """
     path = Path(path)
-    try:
-        kept = json.loads((path / "model.json").read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        why = f"model.json cannot be read ({error})" if path.exists() else "there is no such folder"
-        why = "there is no model.json in it" if path.is_dir() and isinstance(error, FileNotFoundError) else why
-        raise InputError(f"{path} holds no model: {why}") from error
-    if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
-        raise InputError(f"{path}/model.json is of no format that this version ({VERSION}) reads: allowed is {_FORMAT}")
+    kept = _read(path)
     try:
         parameters = kept["parameters"]
         if kept["base"] is not None:
@@ -122,11 +117,52 @@ def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence
         if kept["feature_names_in"] is not None:
             classifier.feature_names_in_ = np.array(kept["feature_names_in"], dtype=object)
         classifier.module_ = _read_module(classifier, kept["module"], path, trust)
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+        _try(classifier)
+    except Exception as error:  # whatever a file from elsewhere holds
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} holds a damaged model ({type(error).__name__}: {error})") from error
+        why = " ".join(str(error).split())[:_LONGEST_WHY]
+        raise InputError(f"{path} holds a damaged model ({type(error).__name__}: {why})") from error
     return classifier
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What ``model.json`` says."""
+    if not (path / "model.json").is_file():
+        why = "there is no model.json in it" if path.is_dir() else "there is no such folder"
+        raise InputError(f"{path} holds no model: {why}")
+    try:
+        kept = json.loads((path / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} holds no model: model.json cannot be read ({error})") from error
+    if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
+        raise InputError(f"{path}/model.json is of no format that this version ({VERSION}) reads: allowed is {_FORMAT}")
+    return kept
+
+
+def _try(classifier: CounterfactualClassifier) -> None:
+    """Have a model that was read predict a row, so that what does not fit together shows before it is used."""
+    shape = classifier.module_.shape
+    for labels, n in ((classifier.action_labels_, shape.n_actions), (classifier.outcome_labels_, shape.n_outcomes)):
+        plain = all(isinstance(label, str | int | float | bool) for label in labels.values)
+        if not plain or not len(labels.values) == len(set(labels.values)) == n:
+            raise ValueError(f"{labels.role}s are {labels.values}, and it was trained on {n}")
+    counts = classifier.outcome_counts_
+    if counts is not None and counts.shape != (shape.n_actions, shape.n_outcomes):
+        raise ValueError(f"outcome_counts are {counts.tolist()}")
+    columns = classifier.encoder_.columns
+    row = pd.DataFrame(
+        {
+            name: [kind.mean if isinstance(kind, Number) else next(filter(None, kind.values or ()), "")]
+            for name, kind in columns.items()
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            classifier.predict_proba(row)
+        except InputError as error:
+            raise ValueError(str(error)) from error
 
 
 def _description(classifier: CounterfactualClassifier) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import zipfile
+from functools import reduce
 
 import numpy as np
 import pytest
 import skops.io
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -19,6 +22,7 @@ from sklearn.neural_network import MLPClassifier
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError
 from tests.classifiers import QUICK, make_log
 from tests.parts import Halved
+from tests.test_fuzz_store import HOW, mutated, places
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +168,35 @@ def test_a_folder_that_is_no_model_is_an_error_and_stays(fitted, tmp_path):
     (tmp_path / "model" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="damaged"):
         CounterfactualClassifier.load(tmp_path / "model")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of numbers far from those of training
+def test_whatever_a_model_from_elsewhere_holds_it_is_an_error_or_predicts(fitted, tmp_path):
+    model, x = fitted[0], fitted[1]
+    model.save(tmp_path / "model")
+    file, answers = tmp_path / "model" / "model.json", []
+    sound = json.loads(file.read_text())
+    text = st.lists(st.tuples(st.sampled_from(list(places(sound))), HOW), min_size=1, max_size=2).map(
+        lambda mutations: json.dumps(reduce(lambda content, one: mutated(content, *one), mutations, sound))
+    )
+
+    @settings(max_examples=100, phases=[Phase.explicit, Phase.generate])
+    @given(text)
+    @example("[" * 100_000)
+    @example("9" * 5000)
+    def law(content):
+        file.write_text(content)
+        try:
+            loaded = CounterfactualClassifier.load(tmp_path / "model")
+        except InputError as error:
+            answers.append(str(error))
+        else:
+            answers.append(loaded.predict(x).shape)
+
+    law()
+    refused = [answer for answer in answers if isinstance(answer, str)]
+    assert 20 < len(refused) < 90
+    assert max(len(answer.splitlines()) for answer in refused) == 1
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
