@@ -8,7 +8,6 @@ import re
 import secrets
 import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,26 +56,6 @@ def refuse_link(path: Path) -> None:
         )
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(f"{path} is neither a file nor a folder: delete it")
-
-
-def check_writable(folder: Path, option: str, *, below: str = "") -> None:
-    """Fail where nothing can be written into ``folder``, or where it will be made; nothing is made by it.
-
-    Args:
-        option: that named it. below: a folder in it that is written too.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    inside = folder.absolute() / below
-    nearest = next(one for one in (inside, *inside.parents) if one.exists())
-    try:
-        with tempfile.TemporaryFile(dir=nearest) as probe:
-            probe.write(b"probe")
-    except OSError as error:
-        raise InputError(
-            f"output folder {folder} cannot be written ({error.strerror}): name another with {option}"
-        ) from None
 
 
 def is_plain(path: Path) -> bool:

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.files import OutputError, check_writable, replace_file, write_text
+from benchmarks.files import OutputError, replace_file, write_text
 from benchmarks.machine import measured_here
 from benchmarks.watching import peak_mib
 from cst_lightning import CounterfactualClassifier, DirectMethod, InputError, fit, get_protocol, interrupting
 from cst_lightning.columns import Roles
+from cst_lightning.disk import check_writable
 from cst_lightning.logs import read_log
 from datamodules.base import draw_actions
 from datamodules.logged import LoggedDataModule

@@ -35,13 +35,14 @@ import torch
 from jsonargparse import ArgumentError, ArgumentParser
 
 from benchmarks.executors import local
-from benchmarks.files import ASIDE, PARTS, OutputError, check_writable, write_text
+from benchmarks.files import ASIDE, PARTS, OutputError, write_text
 from benchmarks.job import Settings, run_job
 from benchmarks.machine import measured_here
 from benchmarks.options import jobs_of, make_parser
 from benchmarks.run import sweep
 from benchmarks.store import Store
 from cst_lightning import interrupting
+from cst_lightning.disk import check_writable
 from cst_lightning.errors import InputError
 from cst_lightning.texts import printable
 

@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.executors.local import worker_context
-from benchmarks.files import check_writable
 from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.speed_figure import plot_speed
 from benchmarks.texts import said
 from cst_lightning import interrupting
+from cst_lightning.disk import check_writable
 from cst_lightning.errors import InputError
 
 _FULL_TRAINER = Case("cvat", "D1, full Trainer", SHAPES["D1"], 8, 25, with_loop=False, barebones=False)

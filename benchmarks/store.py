@@ -13,15 +13,17 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, SupportsFloat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.files import ASIDE, PARTS, check_writable, is_left_over, replace_file, why_unfit, write_text
+from benchmarks.files import ASIDE, PARTS, is_left_over, replace_file, why_unfit, write_text
 from benchmarks.grid import Cell, digest
 from benchmarks.record_shape import LARGEST, is_record
+from cst_lightning.disk import check_writable
 
 Record = dict[str, Any]
 FAILED = ".failed.json"

@@ -86,6 +86,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         except InputError as error:
             print(f"error: {_of_a_file(error)}", file=sys.stderr)
             return 2
+        except BrokenPipeError:  # whoever reads, such as head, has seen enough
+            raise
+        except OSError as error:  # the disk is full, the share is gone
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+            return 1
         except (KeyboardInterrupt, SystemExit):  # Lightning's answer to Ctrl-C is the latter
             print("stopped: nothing was saved", file=sys.stderr)
             return INTERRUPTED

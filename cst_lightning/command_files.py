@@ -6,19 +6,25 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from cst_lightning.classifier import CounterfactualClassifier
 from cst_lightning.columns import Roles
+from cst_lightning.disk import check_writable, write_whole
 from cst_lightning.encoding import Category
 from cst_lightning.errors import InputError
 from cst_lightning.log_format import Format
 from cst_lightning.logs import read_log
 from cst_lightning.saving import OWN, ROLES
 from cst_lightning.texts import counted, csv_value
+
+_ROLES, _DIGEST = TypeAdapter(Roles), TypeAdapter(str | None)
+_LONGEST_WHY = 300  # characters
 
 
 def trained_on(model: Path) -> tuple[Roles, str | None]:
@@ -29,10 +35,12 @@ def trained_on(model: Path) -> tuple[Roles, str | None]:
     if not (model / ROLES).exists():
         return Roles(), None
     try:
-        kept = json.loads((model / ROLES).read_text())
-        return Roles(**kept.get("roles", kept)), kept.get("sha256")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{model}/{ROLES} cannot be read ({error}): train the model again") from error
+        kept = json.loads((model / ROLES).read_text(encoding="utf-8"))
+        roles = _ROLES.validate_python(vars(Roles(**kept.get("roles", kept))))
+        return roles, _DIGEST.validate_python(kept.get("sha256"))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:_LONGEST_WHY]
+        raise InputError(f"{model}/{ROLES} cannot be read ({why}): train the model again") from error
 
 
 def features_of(classifier: CounterfactualClassifier, model: Path) -> Roles:
@@ -94,26 +102,24 @@ def check_out(out: Path, data: Path, model: Path) -> None:
         raise InputError(f"out={out}: allowed are names that end in .csv or .parquet")
     if not out.absolute().parent.is_dir():
         raise InputError(f"out={out}: there is no folder {out.absolute().parent}")
+    check_writable(out.absolute().parent, "--out")
 
 
 def write_answers(frame: pd.DataFrame, out: Path, of_data: Format) -> None:
     """Answers to a file; a CSV in the form of the contexts', which whoever wrote those can open."""
-    temporary = out.with_name(f".{out.name}.new")
     if out.suffix == ".csv":
         form = of_data.of_answers()
-        frame.map(csv_value).rename(columns=csv_value).to_csv(
-            temporary,
-            index=False,
-            sep=form.delimiter,
-            decimal=form.decimal,
-            encoding="utf-8-sig" if form.bom else "utf-8",
-        )
-        said = f" ({form})"
+        shown = frame.map(csv_value).rename(columns=csv_value)
+        form_of_file = {
+            "sep": form.delimiter,
+            "decimal": form.decimal,
+            "encoding": "utf-8-sig" if form.bom else "utf-8",
+        }
+        write, said = partial(shown.to_csv, index=False, **form_of_file), f" ({form})"
     else:
-        frame.to_parquet(temporary, index=False)
-        said = ""
+        write, said = partial(frame.to_parquet, index=False), ""
     replaced = replaced_said(out)
-    temporary.replace(out)
+    write_whole(out, write)
     print(f"{counted(len(frame), 'row')}: {out}{said}{replaced}")
 
 

@@ -37,6 +37,7 @@ from cst_lightning.command_files import (
 )
 from cst_lightning.cross_fitting import explained_share, feature_matrix, held_out_probabilities
 from cst_lightning.diagnosis import compared_roles, diagnose
+from cst_lightning.disk import check_writable, write_whole
 from cst_lightning.encoding import Labels, written
 from cst_lightning.errors import InputError, warn
 from cst_lightning.evaluation import (
@@ -53,7 +54,7 @@ from cst_lightning.logs import column_names, read_log
 from cst_lightning.policy_value import check_floor
 from cst_lightning.propensity import whole_propensity
 from cst_lightning.recommending import allowed_actions, worth
-from cst_lightning.saving import ROLES, check_target, write_whole
+from cst_lightning.saving import ROLES, check_target
 from cst_lightning.texts import counted
 from cst_lightning.typed_labels import as_labels, by_label, with_never_taken
 
@@ -91,6 +92,7 @@ def fit(
     """
     roles = Roles(action, outcome, _given(propensity), _list(features) or None, _list(categorical), _list(keep))
     check_target(out)
+    check_writable(out.absolute().parent, "--out")
     check_apart("out", out, data)
     part, _, _ = classifier.check_options()
     digest = digest_of(data)
@@ -126,7 +128,8 @@ def fit(
         )
     replaced = replaced_said(out)
     classifier.save(out)
-    write_whole(out / ROLES, json.dumps({"roles": asdict(roles), "sha256": digest}, indent=1))
+    about = json.dumps({"roles": asdict(roles), "sha256": digest}, indent=1)
+    write_whole(out / ROLES, lambda temporary: temporary.write_text(about, encoding="utf-8"))
     print(
         f"saved to {out}{replaced}; next: "
         f"python -m cst_lightning predict --model {out} --data NEW --out predictions.csv"
@@ -328,6 +331,7 @@ def look(
         raise InputError(f"page={page}: there is no folder {page.absolute().parent}")
     if page is not None:
         check_apart("page", page, data, validation)
+        check_writable(page.absolute().parent, "--page")
     log = read_log(data, columns=roles, rows=rows, encoding=encoding, all_taken=not actions)
     compared = compared_roles(roles, list(log.columns))
     held_out = None if validation is None else read_log(validation, columns=compared, encoding=encoding)
@@ -337,7 +341,7 @@ def look(
     print(found.text())
     if page is not None:
         replaced = replaced_said(page)
-        write_whole(page, found.page())
+        write_whole(page, lambda temporary: temporary.write_text(found.page(), encoding="utf-8"))
         print(f"the page: {page}{replaced}")
 
 

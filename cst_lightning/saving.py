@@ -73,13 +73,6 @@ def check_target(path: Path) -> None:
         raise InputError(f"{path} is there and is no model: name a new folder, or one that a model was saved to")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of text whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def load(kind: type[CounterfactualClassifier], path: str | Path, trust: Sequence[str] = ()) -> CounterfactualClassifier:
     """The classifier that ``save`` wrote; it predicts the same, bit for bit on one machine.
 

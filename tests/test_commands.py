@@ -1,6 +1,8 @@
 """``python -m cst_lightning`` on a file as a spreadsheet writes it."""
 
+import errno
 import json
+import os
 import re
 import shlex
 import shutil
@@ -407,6 +409,9 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         (["fit", "--data", "nothing.csv", "--action", "price", "--outcome", "bought", "--out", "m"], "nothing.csv"),
         (["predict", "--model", "model", "--data", "new.csv", "--out", "p.xlsx"], "allowed are names that end in"),
         (["predict", "--model", "model", "--data", "new.csv", "--out", "no/p.csv"], "there is no folder"),
+        (["predict", "--model", "model", "--data", "new.csv", "--out", "/proc/sys/p.csv"], "/proc/sys cannot be writ"),
+        (["fit", *FIT[1:7], "--out", "/proc/sys/m"], "/proc/sys cannot be written"),
+        (["diagnose", *FIT[1:7], "--page", "/proc/sys/p"], "/proc/sys cannot be written"),
         (["predict", "--model", "nothing", "--data", "new.csv", "--out", "p.csv"], "no model: there is no such fo"),
         (["predict", "--model", ".", "--data", "new.csv", "--out", "p.csv"], "no model: there is no model.json in it"),
         (["predict", "--model", "model", "--data", "short.csv", "--out", "p.csv"], "no column 'town'"),
@@ -461,6 +466,30 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     assert [line for line in told if not line.startswith("warning")] == [told[-1]]
     assert message in told[-1]
     assert told[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_a_full_disk_is_a_line_and_leaves_the_older_answers(name, sales, tmp_path, capsys, monkeypatch):
+    def full(frame, path, **options):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / name).write_text("older")
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    call = ["predict", "--model", str(sales / "model"), "--data", str(sales / "new.csv")]
+    assert main([*call, "--out", str(tmp_path / name)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {tmp_path / name}: No space left on device"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["older"]
+
+
+@pytest.mark.parametrize("roles", ["[" * 100_000, "9" * 5000, "[]", {"action": 5}, {"outcome": ["x"]}, {"nothing": 1}])
+def test_what_a_model_from_elsewhere_says_of_its_columns_is_read_or_refused_in_a_line(roles, sales, tmp_path, capsys):
+    model = shutil.copytree(sales / "model", tmp_path / "model")
+    (model / "log.json").write_text(roles if isinstance(roles, str) else json.dumps({"roles": roles}))
+    assert main(["evaluate", "--model", str(model), "--data", str(sales / "new.csv")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {model}/log.json cannot be read (")
 
 
 @pytest.mark.parametrize(
