@@ -190,6 +190,17 @@ class Parent(DirectMethod):
         time.sleep(600)
 
 
+class KilledParent(DirectMethod):
+    """Starts a process, whose id is in a file, and is killed."""
+
+    name = "killed_parent"
+
+    def prepare(self, feedback):
+        child = subprocess.Popen(["sleep", "600"])
+        Path(tempfile.gettempdir(), f"cst-orphan-{self.seeds[0]}").write_text(str(child.pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class OneNaN(DirectMethod):
     """The loss of seed 1 is not a number from the second epoch on."""
 

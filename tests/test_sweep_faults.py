@@ -130,13 +130,15 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path, capsys):
 
 def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):
     arguments = ["--datasets", "moons", "--backbones", "tests.parts.Broken", "tests.parts.Buggy"]
-    arguments += ["tests.parts.Killed", "dm", "--seeds", "0"]
+    arguments += ["tests.parts.KilledParent", "dm", "--seeds", "0"]
     arguments += [*SHORT, "--methods", "backbone", "pl", "--out", str(tmp_path)]
     assert main(arguments) == 1
     found = {name.split("-")[1]: record for name, record in records(tmp_path).items()}
     assert found["tests.parts.Broken"]["error"] == "InputError: this backbone is broken on purpose"
     assert "Traceback" in found["tests.parts.Buggy"]["error"]
-    assert "died (signal 9)" in found["tests.parts.Killed"]["error"]
+    assert "died (signal 9)" in found["tests.parts.KilledParent"]["error"]
+    orphan = Path(tempfile.gettempdir(), "cst-orphan-0")
+    assert not alive(int(orphan.read_text()))
     assert found["dm"]["status"] == "finished"
     out, err = capsys.readouterr()
     assert "failed: moons/tests.parts.Broken/pl: InputError: this backbone is broken" in err
@@ -145,6 +147,7 @@ def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, c
     assert "8 already recorded" in capsys.readouterr().err
     assert main([*arguments, "--on-existing", "retry-failed"]) == 1
     assert "2 already recorded" in capsys.readouterr().err
+    orphan.unlink()
 
 
 def test_a_replicate_whose_predictions_are_not_finite_takes_nobody_with_it(tmp_path):
