@@ -130,7 +130,7 @@ def test_a_clock_that_is_set_back_and_files_from_the_future_change_nothing(tmp_p
         os.utime(path, (2**33, 2**33))
     now = iter(range(10**9, 0, -3600))
     monkeypatch.setattr(time, "time", lambda: float(next(now)))  # an hour earlier each time somebody looks
-    assert main([*TINY, "--workers", "1", "--out", str(run)]) == 0
+    assert main([*TINY, "--workers", "1", "--timeout", "600", "--out", str(run)]) == 0
     assert "1 already recorded" in capsys.readouterr().err
     assert main(["status", str(run)]) == 0
     assert numbers(run) == numbers(tmp_path / "whole")
