@@ -22,15 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.files import write_text
+from benchmarks.files import OutputError, write_text
 from benchmarks.grid import parse_seeds
 from benchmarks.job import quiet
 from cst_lightning import interrupting
 from cst_lightning.candidates import AUTO, N_FOLDS, ambiguity, folds, simplest
 from cst_lightning.catalogue import backbones
 from cst_lightning.classifier import CounterfactualClassifier
+from cst_lightning.disk import check_writable
 from cst_lightning.distributions import probs
 from cst_lightning.encoding import FeatureEncoder
+from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback, PotentialOutcomes
 from cst_lightning.fitting import LogDataModule, fit
 from cst_lightning.protocols import MATCHED
@@ -47,7 +49,7 @@ _HONEST = [name for name, rule in RULES.items() if not rule.oracle]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train what is not there yet, and write the table of regrets."""
+    """Print the table of regrets; bad input ends with a line and exit status 2."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__, allow_abbrev=False)
     parser.add_argument("--datasets", nargs="+", default=["D1", "D2", "D3", "D4", "D5", "scene", "yeast"])
     parser.add_argument("--backbone", default="dm")
@@ -61,8 +63,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     quiet()
+    try:
+        print(choosing(options))
+    except (InputError, OutputError) as error:
+        parser.error(printable(str(error)))
+
+
+def choosing(options: argparse.Namespace) -> str:
+    """Train what is not there yet, write ``regrets.csv`` and ``regrets.md``; the latter's text."""
+    check_writable(options.out, "--out")
     seeds = parse_seeds(options.seeds)
-    options.out.mkdir(parents=True, exist_ok=True)
+    backbones().get(options.backbone)
+    for name in options.datasets:
+        DataSpec.parse(name).make(seeds[:1], MATCHED, options.data_dir).setup()
     for name in options.datasets:
         file = options.out / f"{name}.json"
         asked = {"dataset": name, "backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
@@ -75,10 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         write_text(file, json.dumps({"asked": asked, "tried": tried}, indent=1))
     table = regrets(options.out)
-    table.to_csv(options.out / "regrets.csv", index=False)
+    write_text(options.out / "regrets.csv", table.to_csv(index=False))
     text = as_markdown(table)
     write_text(options.out / "regrets.md", text)
-    print(text)
+    return text
 
 
 def try_candidates(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
-import secrets
 import stat
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+from cst_lightning.disk import this_host, write_whole
 from cst_lightning.errors import InputError
 
 ASIDE = "set-aside"
@@ -102,13 +100,9 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _host() -> str:
-    return re.sub("[^A-Za-z0-9-]", "_", platform.node())[:40]
-
-
 def is_left_over(path: Path) -> bool:
     """Whether a temporary file's writer, a process of this machine, is no more. Clocks are not asked: they may jump."""
-    named = re.fullmatch(rf"\..+\.{re.escape(_host())}\.([0-9]{{1,10}})\.[0-9a-f]+", path.name)
+    named = re.fullmatch(rf"\..+\.{re.escape(this_host())}\.([0-9]{{1,10}})\.[0-9a-f]+", path.name)
     return named is not None and int(named[1]) < 2**31 and not is_alive(int(named[1]))
 
 
@@ -118,24 +112,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace ``path`` at once by what ``write`` puts into the path that it is called with.
+    """``write_whole`` of a file of a run's.
 
     Raises:
         OutputError: it cannot be written; what stood there still does.
     """
-    # not mkstemp's, which nobody else may read, whatever the umask
-    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
+        write_whole(path, write)
     except OSError as error:
         raise OutputError(
             f"{path.parent} cannot be written ({error.strerror or error}): {path.name} was not; free space there and "
             "give the same command again, what is recorded stays"
         ) from error
-    finally:
-        with suppress(OSError):  # it may be none, or have a name that is too long for one
-            temporary.unlink()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,17 +35,28 @@ def check_writable(folder: Path, option: str, *, below: str = "") -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace ``path`` by what ``write`` puts into the path that it is called with.
+    """Replace ``path`` at once by what ``write`` puts into the path that it is called with.
+
+    Its name tells by which process of which machine it is written, so that what a dead one left can be known.
 
     Raises:
         OSError: it cannot be written; what stood there still does, and nothing is left beside it.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    # not mkstemp's, which nobody else may read, whatever the umask
+    temporary = path.with_name(f".{path.name}.{this_host()}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it may be none, or have a name that is too long for one
+            temporary.unlink()
+
+
+def this_host() -> str:
+    """This machine's name, as it can stand in a file's."""
+    return re.sub("[^A-Za-z0-9-]", "_", platform.node())[:40]

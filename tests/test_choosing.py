@@ -39,6 +39,23 @@ def test_a_rule_chooses_the_candidate_of_its_lowest_score(tmp_path, capsys):
     assert (tmp_path / "moons.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--datasets", "D9"], "unknown data set 'D9'"),
+        (["--backbone", "dn"], "unknown backbone 'dn': did you mean dm?"),
+        (["--seeds", "x"], "seeds: 'x' is neither"),
+        (["--datasets", "moons", "scene", "--data-dir", "none"], "scene_train.bz2 is missing"),
+        (["--out", "/dev/null/folder"], "output folder /dev/null/folder cannot be written"),
+    ],
+)
+def test_bad_input_is_told_in_a_line_before_any_work(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--datasets", "moons", "--seeds", "0", "--out", str(tmp_path / "new"), *arguments])
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_committed_table_is_that_of_the_committed_choices():
     committed = pd.read_csv(RESULTS / "regrets.csv")
     again = regrets(RESULTS)

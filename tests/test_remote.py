@@ -13,11 +13,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from benchmarks.files import _host
 from benchmarks.remote import Remote
 from benchmarks.report import main as report
 from benchmarks.store import Store, sealed
 from benchmarks.sweep import main
+from cst_lightning.disk import this_host
 from cst_lightning.errors import InputError
 from tests.sweeps import TINY, numbers
 
@@ -365,7 +365,7 @@ def test_two_sweeps_write_a_file_at_once_and_what_one_left_that_died_goes(here, 
     shutil.copytree(here / "cells", folder / "cells")
     dead = subprocess.Popen(["true"])
     dead.wait()
-    left = [shared / "cells" / f".x.json.{_host()}.{pid}.abc" for pid in (dead.pid, os.getpid())]
+    left = [shared / "cells" / f".x.json.{this_host()}.{pid}.abc" for pid in (dead.pid, os.getpid())]
     (shared / "cells").mkdir(parents=True)
     for path in left:
         path.write_text("half")

@@ -13,8 +13,9 @@ from benchmarks.cutting import cut
 from benchmarks.job import Settings, run_job
 from benchmarks.parts import Parts
 from benchmarks.report import write_tables
-from benchmarks.store import Store, _host, checksum, examine, sealed
+from benchmarks.store import Store, checksum, examine, sealed
 from benchmarks.sweep import main
+from cst_lightning.disk import this_host
 from tests.sweeps import TINY, numbers, records, start
 from tests.test_parts import make_job
 from tests.test_store_and_tables import cell, record
@@ -184,11 +185,11 @@ def test_temporary_files_of_dead_writers_go_and_no_others_whatever_their_age(age
     """Nor those of other machines, of whose processes this one knows nothing."""
     dead = subprocess.Popen(["true"])
     dead.wait()
-    ours, theirs = f"{_host()}.{dead.pid}", f"elsewhere.{dead.pid}"
+    ours, theirs = f"{this_host()}.{dead.pid}", f"elsewhere.{dead.pid}"
     kept, gone = [], []
     for name in ("cells/.x.json", "parts/cells/.x.json", "sweeps/.paper.json", ".tables.md", ".records.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        kept += [tmp_path / f"{name}.{writer}.0a1b2c3d" for writer in (f"{_host()}.{os.getpid()}", theirs)]
+        kept += [tmp_path / f"{name}.{writer}.0a1b2c3d" for writer in (f"{this_host()}.{os.getpid()}", theirs)]
         kept += [tmp_path / f"{name}.{ours}.my-notes", tmp_path / f"{name}.swp"]
         gone.append(tmp_path / f"{name}.{ours}.0a1b2c3d")
     for path in kept + gone:
