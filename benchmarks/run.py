@@ -36,7 +36,7 @@ from benchmarks.tables import notes, to_terminal
 from benchmarks.texts import last_line, said, shell_word
 from benchmarks.tracker import Tracker
 from benchmarks.wandb_runs import ask, lacks_summary, untold
-from benchmarks.wandb_settings import MODES, Tracking
+from benchmarks.wandb_settings import MODES, Tracking, check_names
 from cst_lightning import interrupting
 from cst_lightning.catalogue import get_method
 from cst_lightning.errors import InputError
@@ -140,6 +140,7 @@ def _check_options(options: Namespace) -> None:
     if options.json and not options.plan:
         raise InputError("--json goes with --plan")
     _wandb_mode(options)
+    check_names(options.wandb_project, options.wandb_entity, options.wandb_tags or ())
 
 
 def _wandb_mode(options: Namespace) -> str | None:
@@ -223,8 +224,7 @@ def _tracker(jobs: Sequence[Job], todo: Sequence[Job], store: Store, options: Na
     with suppress(OSError):  # what is wrong there is told by W&B's part
         ask(store.folder, [cell for cells in pending.values() for cell in cells])
     tags = tuple(options.wandb_tags or ())
-    project = options.wandb_project or os.environ.get("WANDB_PROJECT") or "cst-lightning"
-    settings = Tracking(mode, project, options.wandb_entity, tags, store.folder.resolve())
+    settings = Tracking(mode, options.wandb_project, options.wandb_entity, tags, store.folder.resolve())
     try:
         tracker = Tracker(jobs, settings)
     except OSError as error:  # no shared memory or no process left

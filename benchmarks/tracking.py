@@ -175,7 +175,7 @@ class Session:
         folder, waiting = self.settings.folder, unsynced(self.settings.folder)
         are = "is" if len(waiting) == 1 else "are"
         where = f"{counted(len(waiting), 'run')} {are} in {folder / 'wandb'}. {how_to_sync(folder)}"
-        if self.mode == "offline":
+        if self.mode == "offline" and waiting:
             why = " (no key was found)" if self.settings.mode is None and not self.problems else ""
             said.append(f"W&B: logged offline{why}; {where}")
         elif self.mode == "online" and waiting and not handed:
@@ -278,7 +278,7 @@ class Session:
         before = set((settings.folder / "wandb").glob(f"run-*-{run_id}"))
         try:
             run = wandb.init(  # and no ``resume``: what the server has of a run is replaced, since it is told whole
-                project=settings.project,
+                project=settings.project or os.environ.get("WANDB_PROJECT") or "cst-lightning",
                 entity=settings.entity,
                 tags=list(settings.tags) or None,
                 dir=str(settings.folder),

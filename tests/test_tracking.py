@@ -196,6 +196,41 @@ def test_variables_of_wandb_neither_break_the_runs_nor_mix_them_up(tmp_path, mon
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_project_of_the_environment_that_is_none_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_PROJECT", "prices/spring")
+    options = ["--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+    assert sweep([*LOGGED, *options]) == 0
+    said = capsys.readouterr().err
+    assert "W&B: WANDB_PROJECT left out: no value that it takes" in said
+    assert "W&B failed" not in said
+    found = runs(tmp_path)
+    assert set(found) == {"multilabel/dm/backbone", "summary"}
+    assert found["summary"][0][2].project == "cst-lightning"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "fault"),
+    [
+        ("project", "prices/spring", "wandb_project='prices/spring': allowed are 1 to 128 letters, and none of / "),
+        ("project", "p" * 129, "allowed are 1 to 128 letters"),
+        ("project", "", "wandb_project='': allowed are 1 to 128 letters"),
+        ("entity", "us/them", "wandb_entity='us/them': allowed are 1 to 128 letters"),
+        ("tags", "t" * 65, "allowed are tags of 1 to 64 letters"),
+        ("tags", " ", "wandb_tags=' ': allowed are tags of 1 to 64 letters"),
+    ],
+)
+def test_a_name_that_wandb_takes_for_none_is_refused_before_any_work(option, value, fault, tmp_path, capsys):
+    assert sweep([*LOGGED, f"--wandb-{option}", value, "--wandb", "offline", "--out", str(tmp_path / "run")]) == 2
+    assert fault in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_said_to_wait_for_an_upload_where_nothing_was_logged(tmp_path):
+    settings = Tracking("offline", "project", None, (), tmp_path)
+    session = tracking.Session(settings, "token", [], mode="offline", problems=["no room"])
+    assert session.said() == ["W&B failed, and the sweep is whole; first trouble: no room"]
+
+
 def test_a_server_of_ones_own_whose_address_is_wrong_is_not_replaced_by_wandbs(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_BASE_URL", "our server")
