@@ -135,7 +135,8 @@ def run_differences(first: Sequence[Entry], second: Sequence[Entry]) -> pd.DataF
         if other is not None and difference is not None:
             names = {"dataset": entry.place.dataset, "backbone": entry.place.backbone, "method": entry.place.method}
             values = {"first": other.ours, "second": entry.ours, "difference": difference}
-            rows.append(names | {"metric": entry.metric, "oracle": entry.oracle or other.oracle} | values)
+            oracles = {"first_oracle": other.oracle, "second_oracle": entry.oracle}
+            rows.append(names | {"metric": entry.metric} | oracles | values)
     frame = pd.DataFrame(rows)
     if len(frame):
         frame["p_holm"] = holm([difference.p for difference in frame["difference"]])

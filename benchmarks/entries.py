@@ -45,15 +45,13 @@ class Place:
     method: str
     seeds: tuple[int, ...]
     protocol: str
-    selection: str
     changes: Mapping[str, Any] = field(default_factory=dict)  # of the protocol of that name
 
     @classmethod
     def of_cell(cls, cell: Cell) -> Place:
         """The place of a cell, run or not."""
         protocol = cell.protocol
-        selection, changes = protocol.selection, protocol.changes
-        return cls(str(cell.dataset), cell.backbone, cell.method, cell.seeds, protocol.name, selection, changes)
+        return cls(str(cell.dataset), cell.backbone, cell.method, cell.seeds, protocol.name, protocol.changes)
 
     @classmethod
     def of_record(cls, record: Record) -> Place:
@@ -69,7 +67,6 @@ class Place:
             printable(identity["method"]),
             tuple(identity["seeds"]),
             printable(str(protocol["name"])),
-            printable(str(protocol["selection"])),
             {printable(name): printable(v) if isinstance(v, str) else v for name, v in changes.items()},
         )
 
@@ -93,6 +90,7 @@ class Entry:
     oracle: bool
     values: dict[int, float]  # by seed, of those that finished
     key: str = ""  # of its record
+    selection: str = ""  # the rule that chose a weight, where one was chosen
     best: bool = False  # lowest mean of its data set and backbone, over the seeds that all its methods finished
 
     @property
@@ -155,8 +153,8 @@ def _entry(place: Place, record: Record | None, metric: str) -> Entry:
     floor, constant = (summarise([r.get(of, {}).get(metric) for r in results], asked) for of in ("floor", "constant"))
     finished = {seed: value for seed, value in values.items() if value is not None}
     ours = summarise(list(values.values()), asked)
-    key = digest(record["identity"])
-    return Entry(place, metric, "finished", ours, floor, constant, paper, record["oracle"], finished, key)
+    key, rule = digest(record["identity"]), printable(record["selection"] or "")
+    return Entry(place, metric, "finished", ours, floor, constant, paper, record["oracle"], finished, key, rule)
 
 
 @cache

@@ -130,8 +130,10 @@ def plot_overlap(overlap: pd.DataFrame, path: Path) -> None:
                 label=method_name(method) + mark(points), **line_style(overlap["method"], method),
             )  # fmt: skip
         places = mine.drop_duplicates("dataset")
-        axis.plot(places["effective_sample_size"], places["constant"], ls="--", color="0.5", lw=1)
-        axis.plot(places["effective_sample_size"], places["floor"], ls=":", color="0.5", lw=1)
+        for name, style in (("constant", "--"), ("floor", ":")):
+            if places[name].notna().any():
+                # no plain line: those come first in a legend
+                axis.errorbar(places["effective_sample_size"], places[name], ls=style, color="0.5", lw=1, label=name)
         axis.set(
             xscale="log", yscale="log", xlabel="effective sample size / N", ylabel="NLL",
             title=_backbone_name(str(backbone)),

@@ -34,6 +34,7 @@ from cst_lightning.texts import counted, csv_text
 _MOST_SHOWN = 20  # rows of a list in the report that a CSV file holds whole
 _FEWEST_IN_BIN = 20  # predictions, for the observed share of them to be drawn
 _LONGEST_NAME = 60  # characters of a backbone's in a file's
+_MARKED = f"{ORACLE}: an oracle chose the weight."
 
 _OF_ROUNDS = {
     "alpha": "α",
@@ -172,15 +173,16 @@ def run_against_run(runs: Sequence[Run]) -> list[Section]:
         frame = analysis.run_differences(entries[0], of_run)
         rows = []
         for row in frame.itertuples():
-            star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE if row.oracle else ""
-            means = (spread(side.mean, side.standard_error) for side in (row.first, row.second))
+            star, oracle = "*" if row.p_holm < 0.05 else "", ORACLE * (row.first_oracle or row.second_oracle)
+            sides = ((row.first, row.first_oracle), (row.second, row.second_oracle))
+            means = (spread(side.mean, side.standard_error) + ORACLE * marked for side, marked in sides)
             difference = minus(f"{row.difference.mean:+z.4f} ± {row.difference.standard_error:.4f}{star}{oracle}")
             place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
             rows.append((*place, *means, difference, str(row.difference.n)))
         about = (
             f"Cells that both runs have: mean ± standard error of each, and of {name} − {names[0]} over the seeds that "
             f"both finished, paired by seed; * where a paired t test gives p < 0.05 after Holm's adjustment over this "
-            f"table; {ORACLE} where an oracle chose a weight of either."
+            f"table; {ORACLE} where an oracle chose a weight, of a difference where of either."
         )
         text = about if rows else f"{name} and {names[0]} have no cell with two seeds in common."
         header = ("data set", "backbone", "method", "metric", names[0], name, "difference", "n") if rows else ()
@@ -233,18 +235,21 @@ def rounds(found: Found, folder: Path, titles: Mapping[str, str]) -> list[Sectio
         return []
     write_frame(folder / "rounds.csv", frame)
     write_frame(folder / "labels.csv", labels)
-    means = frame.groupby(["settings", "dataset", "backbone", "method", "round"], sort=False)[list(_OF_ROUNDS)].mean()
+    places = ["settings", "dataset", "backbone", "method", "oracle", "round"]
+    means = frame.groupby(places, sort=False)[list(_OF_ROUNDS)].mean()
     several = frame["settings"].nunique() > 1
     rows = [
         (
             *((titles[settings],) if several else ()),
             dataset,
             backbone_title(backbone),
-            method_title(method),
+            method_title(method) + ORACLE * oracle,
             str(number),
             *("" if pd.isna(value) else minus(f"{value:.3f}") for value in values),
         )
-        for (settings, dataset, backbone, method, number), values in zip(means.index, means.to_numpy(), strict=True)
+        for (settings, dataset, backbone, method, oracle, number), values in zip(
+            means.index, means.to_numpy(), strict=True
+        )
     ]
     header = [*(["settings"] if several else []), "data set", "backbone", "method", "round", *_OF_ROUNDS.values()]
     about = (
@@ -256,6 +261,7 @@ def rounds(found: Found, folder: Path, titles: Mapping[str, str]) -> list[Sectio
         "its most favourable, 2μ; above 1 it says nothing. Objective: Proposition 1's, a row, without CVAT's term; "
         "fresh weights need not end below their teacher's value. Of every seed: `rounds.csv`."
     )
+    about += f" {_MARKED}" if frame["oracle"].any() else ""
     return [Section("Pseudo-labels and Theorem 1 by round", 2, [about], header=header, rows=rows)]
 
 
@@ -279,13 +285,14 @@ def _overlap(records: Sequence[Record], entries: Entries, drawn: Path) -> list[S
     size = ("effective sample size / N", "", *(f"{value:.3f}" for value in datasets["effective_sample_size"]))
     rows = [size]
     for (backbone, method), of_method in frame.groupby(["backbone", "method"], sort=False):
-        at = {row.dataset: spread(row.mean, row.standard_error) for row in of_method.itertuples()}
+        at = {r.dataset: spread(r.mean, r.standard_error) + ORACLE * r.oracle for r in of_method.itertuples()}
         numbers = (at.get(name, "") for name in datasets["dataset"])
         rows.append((backbone_title(backbone), method_title(method), *numbers))
     about = (
         "NLL under each logging policy. Effective sample size: of the weights 1 / π(a | x) under the true policy, for "
         "the actions that were logged. Of both metrics: `overlap.csv`."
     )
+    about += f" {_MARKED}" if frame["oracle"].any() else ""
     if unlogged.any():
         names = ", ".join(dict.fromkeys(frame.loc[unlogged, "dataset"]))
         about += f" The figure is without {names}: of an action without support this size says nothing."

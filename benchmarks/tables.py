@@ -155,7 +155,7 @@ def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
             f"Settings: what was changed of the protocol; {UNCHANGED}: nothing"
             + (f" but {in_all}, which all have and none names again." if in_all else ".")
         )
-    rules = sorted({entry.place.selection for entry in entries if entry.oracle})
+    rules = sorted({entry.selection for entry in entries if entry.oracle})
     if rules:
         texts.append(
             f"{ORACLE} The weight was chosen by an oracle ({', '.join(rules)}): it saw the outcome of every action on "
@@ -196,7 +196,7 @@ def to_csv(entries: Sequence[Entry]) -> str:
                 ours.n if ours else 0, len(place.seeds), ours.mean if ours else "",
                 "" if ours is None or math.isnan(ours.standard_error) else ours.standard_error, *paper,
                 entry.floor.mean if entry.floor else "", entry.constant.mean if entry.constant else "",
-                "" if share is None else share, csv_text(place.selection), entry.oracle,
+                "" if share is None else share, csv_text(entry.selection), entry.oracle,
             ]
         )  # fmt: skip
     return out.getvalue()

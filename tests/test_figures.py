@@ -176,7 +176,7 @@ def test_what_stands_in_one_figure_is_told_apart_by_its_colour_for_colour_blind_
 
 
 def entry(metric, mean, backbone="dm", method="pl", dataset="D1"):
-    place = Place(dataset, backbone, method, (0, 1), "matched", "observed_nll")
+    place = Place(dataset, backbone, method, (0, 1), "matched")
     return Entry(place, metric, "finished", Summary(mean, 0.1, 2, 2), None, None, None, False, {})
 
 
@@ -254,9 +254,9 @@ def test_a_legend_of_methods_has_their_order_and_a_policy_left_out_is_named(draw
     (section,) = sections._overlap([], {"nll": []}, tmp_path)
     assert "without D1@unlogged=0:" in section.texts[0]
     figure = drawn["overlap.svg"]
-    assert legend(figure) == ["backbone", "PL", "PL + CVAT"]
+    assert legend(figure) == ["backbone", "PL", "PL + CVAT", "constant", "floor"]
     assert len(figure.axes[0].lines[0].get_xdata()) == 2
-    assert all(handle.get_linestyle() == "-" for handle in figure.legends[0].get_lines())
+    assert [handle.get_linestyle() for handle in figure.legends[0].get_lines()] == ["-", "-", "-", "--", ":"]
 
 
 def test_a_long_name_makes_a_short_file_name_of_its_own():

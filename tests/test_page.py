@@ -217,7 +217,7 @@ def test_a_page_prints_whole_and_in_dark_on_white(runs, browser, tmp_path, schem
 
 
 def place(settings, dataset="D1", method="pl"):
-    return Place(dataset, "dm", method, (0,), "written", "x", settings), None
+    return Place(dataset, "dm", method, (0,), "written", settings), None
 
 
 def test_several_settings_are_told_apart_everywhere(browser, tmp_path):
@@ -259,7 +259,7 @@ def test_several_settings_are_told_apart_everywhere(browser, tmp_path):
 
 
 def test_a_word_is_found_where_a_word_begins(browser, tmp_path):
-    found = [(Place("D1", name, "pl", (0,), "written", "x"), None) for name in ("dm", "udm")]
+    found = [(Place("D1", name, "pl", (0,), "written"), None) for name in ("dm", "udm")]
     (tmp_path / "page.html").write_text(render([Run(tmp_path, found, [])]))
     page, _ = open_page(browser, tmp_path / "page.html")
     for text, names in (("dm d", ["DM"]), ("UD", ["UDM"]), ("d1 ((", []), ("D1", ["DM", "UDM"])):
@@ -268,7 +268,7 @@ def test_a_word_is_found_where_a_word_begins(browser, tmp_path):
 
 
 def test_names_from_outside_are_text(runs, browser, tmp_path):
-    found = [(Place(EVIL, EVIL, "pl", (0,), EVIL, "x", {"a": EVIL}), None)]
+    found = [(Place(EVIL, EVIL, "pl", (0,), EVIL, {"a": EVIL}), None)]
     run = Run(tmp_path, found, [Section(EVIL, texts=[f"`{EVIL}` {EVIL}"], header=(EVIL,), rows=((EVIL,),))])
     (tmp_path / "page.html").write_text(render([run]))
     page, troubles = open_page(browser, tmp_path / "page.html")

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import analysis, figures
+from benchmarks import analysis, figures, sections
 from benchmarks.entries import Entry, Place
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
@@ -290,14 +290,14 @@ def test_the_truth_of_what_no_machine_could_have_drawn_is_unknown(dataset, seed)
 
 
 def test_z_is_in_combined_standard_errors():
-    place = Place("D1", "dm", "pl", (0, 1, 2), "released", "oracle_hamming")
+    place = Place("D1", "dm", "pl", (0, 1, 2), "released")
     entry = Entry(place, "nll", "finished", Summary(0.6, 0.03, 3, 3), None, None, (0.5, 0.04), False, {})
     (row,) = analysis.compare_with_paper([entry]).itertuples()
     assert row.z == pytest.approx(2)
 
 
 def entry(values, asked=3, dataset="D1", method="pl", oracle=False, settings=None):
-    place = Place(dataset, "dm", method, tuple(range(asked)), "written", "observed_nll", settings or {})
+    place = Place(dataset, "dm", method, tuple(range(asked)), "written", settings or {})
     numbers = list(values.values())
     ours = Summary(float(np.mean(numbers)), 0.1, len(numbers), asked)
     return Entry(place, "nll", "finished", ours, None, None, None, oracle, values, key=f"{dataset}{method}{settings}")
@@ -307,7 +307,8 @@ def test_two_runs_are_compared_cell_by_cell_over_the_seeds_of_both():
     first = [entry({0: 1.0, 1: 2.0, 2: 4.0}), entry({0: 1.0, 1: 1.0}, method="pl_cvat")]
     second = [entry({0: 1.5, 2: 5.0}, oracle=True), entry({0: 1.0}, dataset="D2")]
     (row,) = analysis.run_differences(first, second).itertuples()
-    assert (row.dataset, row.method, row.oracle, row.difference.n) == ("D1", "pl", True, 2)
+    assert (row.dataset, row.method, row.difference.n) == ("D1", "pl", 2)
+    assert (row.first_oracle, row.second_oracle) == (False, True)
     assert row.difference.mean == pytest.approx(0.75)
     # with several settings in a run, a cell is compared with its like alone
     several = [*second, entry({0: 9.0, 1: 9.5, 2: 9.0}, settings={"hidden": 8})]
@@ -320,6 +321,29 @@ def test_a_cell_that_lost_a_seed_has_no_rank():
     assert analysis.losses(entries).notna().all().all()
     entries[0] = entry({0: 1.0, 2: 1.0}, method="backbone")
     assert analysis.losses(entries).isna().sum().sum() == 1
+
+
+def test_what_an_oracle_chose_is_marked_in_every_table(run, tmp_path):
+    write_report(Store(run))
+    lines = (run / "report.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("|") and "PL + CVAT" in line]
+    assert len(rows) > 10
+    assert [row for row in rows if "†" not in row] == []
+    shutil.copytree(run, tmp_path / "again")
+    (section,) = sections.run_against_run([write_report(Store(run)), write_report(Store(tmp_path / "again"))])
+    for row in section.rows:
+        of_numbers = ["†" in text for text in row[4:7]]  # of each run, and the difference
+        assert of_numbers == [row[2] == "PL + CVAT"] * 3
+
+
+def test_the_rule_beside_a_number_is_the_one_that_chose_for_it(run):
+    """As its record has it: what chose nothing has none."""
+    write_report(Store(run))
+    tables = pd.read_csv(run / "tables.csv", keep_default_na=False)
+    records = pd.read_parquet(run / "records.parquet").fillna({"selection": ""})
+    for method in ("backbone", "pl", "pl_cvat"):
+        (mine,), (recorded,) = (set(f.loc[f["method"] == method, "selection"]) for f in (tables, records))
+        assert mine == recorded == ("oracle_hamming" if method == "pl_cvat" else "")
 
 
 def test_what_an_oracle_chose_is_marked_in_every_legend(run):
