@@ -206,7 +206,7 @@ def to_latex(entries: Sequence[Entry]) -> str:
     """The Markdown table for a paper: in blocks of data sets that fit a line of 345 pt in footnotesize.
 
     Variants of data sets are in tables of their own; below all stands what their marks mean. It needs booktabs, and
-    graphicx for names so long that even one data set does not fit.
+    graphicx, which shrinks what is wider than a line; its first line says so.
     """
     main = main_datasets(entry.place.dataset for entry in entries)
     variants = [entry for entry in entries if entry.place.dataset not in main]
@@ -216,7 +216,7 @@ def to_latex(entries: Sequence[Entry]) -> str:
     about = [" $\\pm$ ".join(map(_tex, text.split(" ± "))) for text in notes(entries)]
     return "\n".join(
         [
-            f"% {name}",
+            rf"% {name}; needs \usepackage{{booktabs,graphicx}}",
             rf"\par\medskip\begingroup\footnotesize\raggedright\setlength{{\parindent}}{{0pt}}\setlength{{\tabcolsep}}{{{_SPACE}pt}}",
             rf"\textbf{{{_tex(name)}}}\par\nobreak\smallskip\nobreak",
             "\\par\\medskip\n".join(tables) + r"\par\smallskip",
