@@ -22,8 +22,12 @@ _OF_WANDB = Path("logs", "debug-core.log")  # a link in each run of W&B's own ma
 def sync(folder: Path) -> int:
     """Upload what was logged offline (or not to its end); 0 where the server has all of it then, else 1."""
     runs = unsynced(folder)
+    nothing = f"nothing to upload: the server has every run of {printable(str(folder))}"
+    if not runs and any(folder.glob("wandb/*run-*-*/*.synced")):
+        print(nothing)
+        return 0
     if not runs:
-        raise InputError(f"{folder} holds no W&B run that is not uploaded yet (wandb/*run-*)")
+        raise InputError(f"{folder} holds no W&B run (wandb/*run-*)")
     for run in runs:
         _refuse_links_in(run)
     wait = "waits" if len(runs) == 1 else "wait"
@@ -39,7 +43,7 @@ def sync(folder: Path) -> int:
         print("W&B's server does not answer, or refuses the key")
     missing = [run for run in left if not (well and _sent(run))]
     if not left and not open_:
-        print(f"nothing to upload: the server has every run of {printable(str(folder))}")
+        print(nothing)
     if open_:
         print(f"{counted(len(open_), 'run')} left out, which a sweep still writes: call sync again when it has ended")
     if missing:

@@ -117,7 +117,7 @@ def test_every_command_on_a_sweeps_folder_runs(line, capsys):
         assert sweep([*cell, "--out", folder]) == 0
     assert sweep(line) == (2 if line[0] == "sync" else 0)
     if line[0] == "sync":
-        assert "no W&B run that is not uploaded yet" in capsys.readouterr().err
+        assert "holds no W&B run" in capsys.readouterr().err
 
 
 def test_other_commands_take_their_options(monkeypatch, capsys):

@@ -334,6 +334,15 @@ def test_sync_wants_a_folder_with_runs(tmp_path, capsys):
     assert sweep(["sync"]) == 2
 
 
+def test_a_sync_of_what_was_sent_before_ends_well(tmp_path, capsys):
+    run = tmp_path / "wandb" / "offline-run-20260101_000000-0123abcd-summary"
+    run.mkdir(parents=True)
+    for name in ("run.wandb", "run.wandb.synced"):
+        (run / name).touch()
+    assert sweep(["sync", str(tmp_path)]) == 0
+    assert "nothing to upload: the server has every run of" in capsys.readouterr().out
+
+
 def test_a_cell_that_failed_has_a_run_that_says_so_and_is_not_told_again(tmp_path, capsys):
     options = ["--methods", "backbone", "pl", "--wandb", "offline", "--out", str(tmp_path / "run")]
     arguments = ["--datasets", "multilabel", "--backbones", "tests.parts.Broken", *LOGGED[4:]]
