@@ -156,7 +156,11 @@ def _headline(run: Run, entries: Sequence[Entry]) -> list[tuple[str, str]]:
             best = min(mine, key=lambda e: e.ours.mean if e.ours else math.inf)
             mark = ORACLE if best.oracle else ""
             lowest[f"{backbone_title(best.place.backbone)}, {method_title(best.place.method)}{mark}"] += 1
-    facts += [(f"lowest NLL{of}", ", ".join(f"{name} ({counted(n, 'data set')})" for name, n in lowest.most_common(3)))]
+    first = lowest.most_common(3)
+    others = lowest.total() - sum(n for _, n in first)
+    won = [*first, ("others", others)] if others else first
+    # names hold commas
+    facts += [(f"lowest NLL{of}", "; ".join(f"{name} ({counted(n, 'data set')})" for name, n in won))]
     known = [abs(entry.z) for entry in entries if entry.z is not None]
     if known:
         near = f"{sum(z <= 3 for z in known)} of {len(known)} within 3 standard errors"

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import analysis, figures, sections
 from benchmarks.entries import Entry, Place
+from benchmarks.page import Run, _headline
 from benchmarks.report import main, write_report
 from benchmarks.statistics import Summary
 from benchmarks.store import Store
@@ -313,6 +314,15 @@ def test_two_runs_are_compared_cell_by_cell_over_the_seeds_of_both():
     # with several settings in a run, a cell is compared with its like alone
     several = [*second, entry({0: 9.0, 1: 9.5, 2: 9.0}, settings={"hidden": 8})]
     assert len(analysis.run_differences(first, several)) == 1
+
+
+def test_the_headline_tells_of_every_data_set():
+    methods = ("backbone", "pl", "pl_cvat", "pl_soft", "pl_soft_cvat", "pl_soft")
+    won = [entry({0: 1.0, 1: 1.0, 2: 1.0}, dataset=f"D{n}", method=method) for n, method in enumerate(methods)]
+    facts = dict(_headline(Run(Path(), [(one.place, None) for one in won], []), won))
+    assert facts["lowest NLL"] == (
+        "DM, soft PL (2 data sets); DM, backbone (1 data set); DM, PL (1 data set); others (2 data sets)"
+    )
 
 
 def test_a_cell_that_lost_a_seed_has_no_rank():
