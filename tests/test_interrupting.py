@@ -101,7 +101,7 @@ def test_a_second_ctrl_c_does_not_wait_for_tables_and_says_no_untruth(tmp_path, 
     def again(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("benchmarks.sweep._train", lambda *_: "interrupted")
-    monkeypatch.setattr("benchmarks.sweep.write_tables", again)
+    monkeypatch.setattr("benchmarks.run._train", lambda *_: "interrupted")
+    monkeypatch.setattr("benchmarks.run.write_tables", again)
     assert main([*TINY, "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err.endswith("\nStopped. The same command goes on from here.\n")

@@ -45,7 +45,7 @@ def record(of, values, oracle=False, status="finished"):
     return {
         "identity": of.identity, "status": status, "results": results, "oracle": oracle, "error": "x",
         "protocol": of.protocol.to_dict(), "overrides": {}, "metrics": ["nll"], "provenance": made,
-        "selection": None, "curves": [], "data": {},
+        "selection": of.protocol.selection if oracle else None, "curves": [], "data": {},
     }  # fmt: skip
 
 
