@@ -86,7 +86,7 @@ def _guarded(command: Callable[[], int], arguments: Sequence[str]) -> int:
 
 
 def _known_options(arguments: Sequence[str]) -> list[str]:
-    if arguments[0] == "merge":
+    if arguments[:1] == ["merge"]:
         return ["out"]
     from benchmarks.options import known_options
 
