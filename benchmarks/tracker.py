@@ -51,7 +51,7 @@ class Tracker:
                     process = context.Process(target=_track, args=arguments, daemon=True)  # type: ignore[attr-defined]
                     process.start()
                     self._processes.append(process)
-        except OSError:
+        except BaseException:  # Ctrl-C too: what was started looks for these queues
             self.leave()
             raise
 

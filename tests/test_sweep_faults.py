@@ -6,6 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.sweep import main
 from tests.sweeps import SHORT, TINY, numbers, records, start
 
@@ -126,6 +128,20 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(tmp_path, capsys):
     assert (tmp_path / "records.parquet").exists()
     assert main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("stopped by Ctrl-C")
+
+
+@pytest.mark.parametrize(("send", "wandb"), [(os.killpg, "disabled"), (os.kill, "offline")])
+def test_ctrl_c_while_the_processes_of_a_sweep_start_is_a_line(send, wandb, tmp_path):
+    """Typed, all of them get it."""
+    process = start([*TINY, "--wandb", wandb, "--out", str(tmp_path)], start_new_session=True)
+    first = process.stderr.readline()
+    assert "0 already recorded" in first
+    time.sleep(1)  # a server imports what all of them need
+    send(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("Stopped")
 
 
 def test_a_failing_and_a_dying_job_are_recorded_and_the_rest_goes_on(tmp_path, capsys):

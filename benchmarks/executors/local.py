@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -187,15 +189,28 @@ def _end_with_driver() -> None:
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Hold Ctrl-C back: a worker interrupted while it starts would print a traceback of its own."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Hold Ctrl-C back: a worker interrupted while it starts would print a traceback of its own.
+
+    The mask is for the processes that are started, which inherit it; here another thread may take the signal.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if (
+        not hasattr(signal, "pthread_sigmask")
+        or not callable(handler)
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
+    held = list[tuple[int, FrameType | None]]()
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 @contextmanager
@@ -205,6 +220,8 @@ def worker_context() -> Iterator[multiprocessing.context.BaseContext]:
     values = {**ONE_THREAD, **KEEP_MEMORY}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
+    if start_method == "forkserver":
+        resource_tracker.ensure_running()  # else it is started with the server, which then is open to Ctrl-C
     try:
         if start_method == "forkserver":
             context.set_forkserver_preload(["__main__", "benchmarks.executors.preloaded"])
