@@ -44,7 +44,7 @@ from benchmarks.store import Store
 from cst_lightning import interrupting
 from cst_lightning.disk import check_writable
 from cst_lightning.errors import InputError
-from cst_lightning.texts import printable
+from cst_lightning.texts import counted, printable
 
 _SWEEP = [
     "--datasets", "moons", "D1@n=60,n_test=100,n_validation=50", "--backbones", "dm", "constant", "--methods",
@@ -75,8 +75,9 @@ class Tally:
         rounds = " and ".join(f"{number} of {name} jobs" for name, number in self.rounds.items())
         kills = ", ".join(f"{number} {kind}" for kind, number in sorted(self.kills.items())) or "none"
         return (
-            f"{self.rounds.total()} rounds ({rounds or 'none'}); kills: {kills}; {self.second_sweeps} times two sweeps "
-            f"at once; {self.compared} records compared with an undisturbed run; differences: {len(self.differences)}"
+            f"{counted(self.rounds.total(), 'round')} ({rounds or 'none'}); kills: {kills}; {self.second_sweeps} times "
+            f"two sweeps at once; {self.compared} records compared with an undisturbed run; differences: "
+            f"{len(self.differences)}"
         )
 
 
@@ -264,15 +265,21 @@ def _outlived() -> list[str]:
     """What the sweeps started and is still there some time after they ended, by command; it is ended here."""
     end = time.monotonic() + _OUTLIVE_S
     while left := [pid for pid in local.descendants(os.getpid()) if _is_running(pid)]:
+        _reap()  # an orphan that has ended passes for alive with the workers of a Ray whose head it was
         if time.monotonic() > end:
             commands = list(map(_command, left))
             local.end_all(left)
             return commands
         time.sleep(0.05)
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:  # orphans that this process adopted, and that have ended
-            pass
+    _reap()
     return []
+
+
+def _reap() -> None:
+    """Bury the orphans that this process adopted and that have ended; its own children it has joined."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _is_running(pid: int) -> bool:

@@ -94,7 +94,7 @@ def test_what_was_seen_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(soak, "soak", seen)
     file = tmp_path / "made" / "soak.json"
     assert soak.main(["--minutes", "0", "--seed", "7", "--json", str(file)]) == 0
-    assert "1 rounds (1 of whole jobs); kills: 7 worker SIGTERM" in capsys.readouterr().out
+    assert "1 round (1 of whole jobs); kills: 7 worker SIGTERM" in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert found["command"] == f"python -m benchmarks.soak --minutes 0 --seed 7 --json {file}"
     assert (found["rounds"], found["records_compared"], found["differences"]) == ({"whole": 1}, 8, [])
