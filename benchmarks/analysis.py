@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.entries import ORACLE, Entry, Place, backbone_title, main_datasets
-from benchmarks.statistics import holm, paired_difference
+from benchmarks.statistics import holm, paired_difference, summarise
 from benchmarks.store import Record
 from cst_lightning.catalogue import method_title
 from cst_lightning.errors import InputError
@@ -134,7 +134,9 @@ def run_differences(first: Sequence[Entry], second: Sequence[Entry]) -> pd.DataF
         difference = paired_difference(entry.values, other.values) if other is not None else None
         if other is not None and difference is not None:
             names = {"dataset": entry.place.dataset, "backbone": entry.place.backbone, "method": entry.place.method}
-            values = {"first": other.ours, "second": entry.ours, "difference": difference}
+            both = sorted(set(entry.values) & set(other.values))
+            sides = [summarise([one.values[seed] for seed in both], len(both)) for one in (other, entry)]
+            values = dict(zip(("first", "second"), sides, strict=True)) | {"difference": difference}
             oracles = {"first_oracle": other.oracle, "second_oracle": entry.oracle}
             rows.append(names | {"metric": entry.metric} | oracles | values)
     frame = pd.DataFrame(rows)

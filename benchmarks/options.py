@@ -160,7 +160,7 @@ def jobs_of(options: Namespace) -> list[Job]:
     return make_jobs(
         options.preset,
         protocol=options.protocol,
-        overrides=_overrides(options),
+        overrides=overrides_of(options),
         datasets=options.datasets,
         backbone_names=options.backbones,
         methods=options.methods,
@@ -179,7 +179,7 @@ def check_trust(options: Namespace, typed: Sequence[str]) -> None:
     for package in options.trust:
         if package not in words:
             raise InputError(f"trust={package}: packages are trusted on the command line, not in a file")
-    rule = _overrides(options).get("selection", "")
+    rule = overrides_of(options).get("selection", "")
     for text in [*(options.datasets or ()), *(options.backbones or ()), *(options.methods or ()), rule]:
         path = text.partition("@")[0]
         module, dot, _ = path.rpartition(".")
@@ -190,7 +190,8 @@ def check_trust(options: Namespace, typed: Sequence[str]) -> None:
             )
 
 
-def _overrides(options: Namespace) -> dict[str, Any]:
+def overrides_of(options: Namespace) -> dict[str, Any]:
+    """Protocol fields that were given, by ``--override`` or an option of their own."""
     override = options.override if "override" in options else None
     if override is not None and not isinstance(override, Namespace):
         raise InputError(f"override={override!r}: allowed are protocol fields, such as override.hidden")
@@ -232,5 +233,9 @@ def saved_jobs(folder: Path, trust: Sequence[str] = ()) -> tuple[list[Job], list
             jobs += jobs_of(options)
         except (ArgumentError, InputError) as error:  # of another version, or with parts not here
             why = printable(" ".join(str(error).split())[:_LONGEST_WHY])
-            problems.append(f"`{path.name}` asks for what is not known here: {why}")
+            how = ", to `python -m benchmarks.report`" if "--trust" in why else ""
+            problems.append(
+                f"`{path.name}` asks for what is not known here, and cells of it that were not run are not listed: "
+                f"{why}{how}"
+            )
     return jobs, problems

@@ -33,11 +33,18 @@ class Display:
 
     Args:
         jobs: the jobs to run. weights: about how many seconds each takes, by the plan.
+        recorded: the same of the jobs of which nothing is left to run.
         folder: where ``progress.json`` is kept, which ``status`` reads. device: that jobs train on.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], weights: Sequence[float], console: Console, folder: Path, device: str
+        self,
+        jobs: Sequence[Job],
+        weights: Sequence[float],
+        console: Console,
+        folder: Path,
+        device: str,
+        recorded: Sequence[float] = (),
     ) -> None:
         self._path, self._told, self._device = folder / "progress.json", 0.0, device
         self._running: dict[int, dict[str, Any]] = {}
@@ -49,7 +56,7 @@ class Display:
         self.stopped = False  # by Ctrl-C
         self._weights = {id(job): weight for job, weight in zip(jobs, weights, strict=True)}
         self._shares = dict.fromkeys(self._weights, 0.0)
-        self._done, self.failed, self._n = 0, 0, len(jobs)
+        self._done, self.failed, self._n, self._recorded = 0, 0, len(jobs), list(recorded)
         self._console, self._start = console, time.monotonic()
         self._live = console.is_terminal and "NO_COLOR" not in os.environ
         self._bars: dict[int, TaskID] = {}
@@ -115,6 +122,7 @@ class Display:
     def _tell(self, ended: bool = False) -> None:
         """Write down how things stand; a disk that is full must not stop the sweep by it."""
         self._told = time.monotonic()
+        before, ran = sum(self._recorded), sum(self._weights.values())
         state = {
             "pid": os.getpid(),
             "host": platform.node(),
@@ -122,10 +130,10 @@ class Display:
             "updated": time.time(),
             "ended": ended,
             "stopped": self.stopped,
-            "jobs": self._n,
-            "finished": self._done,
+            "jobs": self._n + len(self._recorded),
+            "finished": self._done + len(self._recorded),
             "failed": self.failed,
-            "share": self._share(),
+            "share": (before + self._share() * ran) / ((before + ran) or 1.0),
             "left": self._left(),
             "running": list(self._running.values()),
         }

@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             page = printable(str(folder / "report.html"))
             print(f"{page}; tables, report.md, figures and the frames behind them beside it")
             _tell(of_folder, sys.stdout)
+            for problem in saved_jobs(folder, options.trust)[1]:
+                print(problem)
         if options.out or len(runs) > 1:
             out = options.out or "report.html"
             write_text(Path(out), render(runs, sections.run_against_run(runs)))

@@ -25,7 +25,7 @@ from benchmarks.executors.local import run_local
 from benchmarks.files import PARTS, is_address, refuse_links
 from benchmarks.grid import Cell, Job, backbones
 from benchmarks.job import Settings, cells_to_run, resolve_device
-from benchmarks.options import check_trust, jobs_of, make_parser, save_options
+from benchmarks.options import check_trust, jobs_of, make_parser, overrides_of, save_options
 from benchmarks.parts import Parts, clear_joined
 from benchmarks.plan import START_S, estimate_seconds, plan_table
 from benchmarks.progress import Display
@@ -63,18 +63,19 @@ def run(options: Namespace, console: Console) -> int:
     workers = _workers(options, cluster)
     _check_options(options)
     store, remote = _output(jobs, options)
+    for text in [*_left_out(jobs, options.methods or ()), *_unread(jobs, options)]:
+        console.print(text, markup=False, soft_wrap=True)
     if options.plan:
         _plan(jobs, store, options, workers)
         return 0
-    for name, method in _left_out(jobs, options.methods or ()):
-        console.print(f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not", markup=False)
     _look_after(store, console)
     todo = [job for job in jobs if cells_to_run(job, store, options.on_existing)]
     _check_data(todo, options)
     if cluster is not None and todo:
         ray.connect(cluster)
     save_options(options, store.folder)
-    clear_joined([job for job in jobs if job not in todo], store)  # a sweep before may have been killed at that
+    done = [job for job in jobs if job not in todo]
+    clear_joined(done, store)  # a sweep before may have been killed at that
     if remote is not None:
         remote.begin()
     cells = sum(len(job.cells) for job in jobs)
@@ -93,7 +94,7 @@ def run(options: Namespace, console: Console) -> int:
     )
     tracker, trouble = _tracker(jobs, todo, store, options)
     try:
-        ended = _train(todo, store, options, execute, console, tracker, remote)
+        ended = _train(done, todo, store, options, execute, console, tracker, remote)
         if remote is not None:
             remote.refresh()
         if tracker is not None:
@@ -143,6 +144,21 @@ def _check_options(options: Namespace) -> None:
     check_names(options.wandb_project, options.wandb_entity, options.wandb_tags or ())
 
 
+def _unread(jobs: Sequence[Job], options: Namespace) -> list[str]:
+    """What a protocol field that was typed does nothing for, a line each."""
+    texts = []
+    for name in overrides_of(options):
+        read = {job.backbone: set[str]() for job in jobs}
+        for cell in (cell for job in jobs for cell in job.cells):
+            read[cell.backbone] |= set(cell.identity["protocol"])
+        others = [backbone for backbone, fields in read.items() if name not in fields]
+        near = sorted({field for backbone in others for field in read[backbone] if field.startswith(f"{name}_")})
+        what = f"{name} does nothing for {', '.join(others)}" + (f", but {' and '.join(near)} would" if near else "")
+        if others:
+            texts.append(what)
+    return texts
+
+
 def _wandb_mode(options: Namespace) -> str | None:
     mode = options.wandb or os.environ.get("WANDB_MODE") or None
     mode = {"dryrun": "offline", "run": "online"}.get(str(mode), mode)  # W&B's older names, which Lightning still sets
@@ -151,13 +167,15 @@ def _wandb_mode(options: Namespace) -> str | None:
     return mode
 
 
-def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Backbones and methods that were asked for and cannot go together."""
+def _left_out(jobs: Sequence[Job], methods: Sequence[str]) -> list[str]:
+    """Backbones and methods that were asked for and cannot go together, a line each."""
     pairs = [(job.backbone, method) for job in jobs for method in methods if method not in job.methods]
-    return list(dict.fromkeys(pairs))
+    lines = [f"left out: {name} x {method}: CVAT needs a gradient, which {name} has not" for name, method in pairs]
+    return list(dict.fromkeys(lines))
 
 
 def _train(
+    done: Sequence[Job],
     todo: Sequence[Job],
     store: Store,
     options: Namespace,
@@ -166,7 +184,7 @@ def _train(
     tracker: Tracker | None,
     remote: Remote | None,
 ) -> Literal["done", "failed", "interrupted"]:
-    """Run the jobs, or their parts, under a live display; how it ended."""
+    """Run the jobs to do, or their parts, under a live display; how it ended."""
     data_dir = None if options.data_dir is None else str(Path(options.data_dir).resolve())  # workers stand elsewhere
     settings = Settings(data_dir, options.device, options.on_existing, options.timeout, options.retries)
     parts = None
@@ -175,11 +193,11 @@ def _train(
         for path in parts.set_aside:
             _tell_set_aside(path, "it does not join the other parts of its cell", console)
     jobs, records = (todo, store) if parts is None else (parts.todo, parts.store)
-    weights = [estimate_seconds(job) for job in jobs]
+    weights, recorded = ([estimate_seconds(job) for job in some] for some in (jobs, done))
     on_ray = "cuda" if options.gpus_per_job else "cpu"
     device = on_ray if options.executor == "ray" else resolve_device(options.device)
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
-    with Display(jobs, weights, console, store.folder, device) as display:
+    with Display(jobs, weights, console, store.folder, device, recorded) as display:
 
         def track(events: Sequence[Event]) -> None:
             for event in events:

@@ -180,9 +180,9 @@ def run_against_run(runs: Sequence[Run]) -> list[Section]:
             place = (row.dataset, backbone_title(row.backbone), method_title(row.method), title(row.metric))
             rows.append((*place, *means, difference, str(row.difference.n)))
         about = (
-            f"Cells that both runs have: mean ± standard error of each, and of {name} − {names[0]} over the seeds that "
-            f"both finished, paired by seed; * where a paired t test gives p < 0.05 after Holm's adjustment over this "
-            f"table; {ORACLE} where an oracle chose a weight, of a difference where of either."
+            f"Cells that both runs have: mean ± standard error of each and of {name} − {names[0]}, paired by seed, all "
+            f"over the n seeds that both finished; * where a paired t test gives p < 0.05 after Holm's adjustment over "
+            f"this table; {ORACLE} where an oracle chose a weight, of a difference where of either."
         )
         text = about if rows else f"{name} and {names[0]} have no cell with two seeds in common."
         header = ("data set", "backbone", "method", "metric", names[0], name, "difference", "n") if rows else ()

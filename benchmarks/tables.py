@@ -140,16 +140,18 @@ def notes(entries: Sequence[Entry], *, a_row_each: bool = False) -> list[str]:
     )
     bound = "; no model's expected loss is lower" if marked else ""
     over = f"Mean ± standard error (ddof = 1) over {' or '.join(map(str, seeds))} seeds"
-    texts = [
+    about = [
         f"{'One seed, without a standard error' if seeds == [1] else over}, all rows and all actions of the "
-        f"test set; protocol {' and '.join(protocols)}{changed}. "
-        f"{lowest}{unmarked}Constant: the observed share of each action's outcomes. "
-        f"Floor: the true outcome distribution{bound}. "
-        + ("Share of the way: from the constant to the floor" if shared else "")
-        + (f", mean over {', '.join(shared)}" if shared and not a_row_each else "")
-        + (". " if shared else "")
-        + "Paper: Gao, Biggs, Sun, Han, Tables 1 to 5."
+        f"test set; protocol {' and '.join(protocols)}{changed}.",
+        f"{lowest}{unmarked}Constant: the observed share of each action's outcomes.",
+        f"Floor: the true outcome distribution{bound}.",
     ]
+    if shared:
+        mean = f", mean over {', '.join(shared)}" if len(shared) > 1 and not a_row_each else ""
+        about.append(f"Share of the way: from the constant to the floor{mean}.")
+    if any(entry.paper for entry in entries):
+        about.append("Paper: Gao, Biggs, Sun, Han, Tables 1 to 5.")
+    texts = [" ".join(about)]
     if len(settings) > 1:
         texts.append(
             f"Settings: what was changed of the protocol; {UNCHANGED}: nothing"

@@ -15,7 +15,7 @@ from benchmarks.remote import here
 from benchmarks.report import write_tables
 from benchmarks.store import Record, Store
 from cst_lightning.errors import InputError
-from cst_lightning.texts import printable
+from cst_lightning.texts import counted, printable
 
 _MOST_NAMED = 10  # contradictions; one is enough to look into
 
@@ -65,7 +65,8 @@ def merge(arguments: Sequence[str]) -> int:
     for path, fault in faults:
         print(f"left out, since it is no record: {printable(str(path))} ({fault})")
     parts = f", and {len(chosen[1])} of parts" if chosen[1] else ""
-    print(f"{len(chosen[0])} records of {len(sources)} folders{parts} are in {printable(str(out))}")
+    joined = f"{counted(len(chosen[0]), 'record')} of {counted(len(sources), 'folder')}{parts}"
+    print(f"{joined} are in {printable(str(out))}")
     return 1 if faults else 0
 
 

@@ -311,6 +311,7 @@ def test_two_runs_are_compared_cell_by_cell_over_the_seeds_of_both():
     assert (row.dataset, row.method, row.difference.n) == ("D1", "pl", 2)
     assert (row.first_oracle, row.second_oracle) == (False, True)
     assert row.difference.mean == pytest.approx(0.75)
+    assert (row.first.mean, row.second.mean) == (2.5, 3.25)
     # with several settings in a run, a cell is compared with its like alone
     several = [*second, entry({0: 9.0, 1: 9.5, 2: 9.0}, settings={"hidden": 8})]
     assert len(analysis.run_differences(first, several)) == 1

@@ -133,6 +133,17 @@ def test_what_cannot_go_together_is_left_out_and_said(tmp_path, capsys):
     assert len(records(tmp_path)) == 3
 
 
+def test_what_an_option_does_nothing_for_is_said(tmp_path, capsys):
+    options = ["--datasets", "D1", "--backbones", "dm", "udm", "constant", "--methods", "backbone", "--plan"]
+    given = ["--override.max_epochs", "3", "--cvat-weights", "1", "--override.batch_size", "50"]
+    assert main([*options, *given, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "max_epochs does nothing for udm, constant, but max_epochs_udm would",
+        "batch_size does nothing for constant",
+        "cvat_weights does nothing for dm, udm, constant",
+    ]
+
+
 def test_a_batch_larger_than_a_log_names_the_data_set_and_the_way_out(tmp_path, capsys):
     assert main(["--datasets", "moons", "--backbones", "dm", "--seeds", "0", "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err

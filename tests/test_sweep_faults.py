@@ -68,7 +68,10 @@ def test_status_tells_how_a_sweep_stands(tmp_path, capsys, monkeypatch):
     assert "not heard of for 5 min" in status(tmp_path, capsys)
     monkeypatch.undo()
     assert main([*TINY, "--out", str(tmp_path)]) == 0
-    assert "ended" in status(tmp_path, capsys)
+    assert main([*TINY, "--out", str(tmp_path)]) == 0
+    said = status(tmp_path, capsys).splitlines()[-1]
+    assert said.startswith("ended ")
+    assert said.endswith("1 of 1 job finished, 0 failed, 100 % done")
     assert main(["status", str(tmp_path / "none")]) == 2
     assert "no sweep ever wrote there" in capsys.readouterr().err
 

@@ -60,7 +60,8 @@ def run_local(
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
-                    running.append(_start(context, *waiting.popleft(), store, settings))
+                    with no_interrupt():  # what is started is known here, and so ended by Ctrl-C
+                        running.append(_start(context, *waiting.popleft(), store, settings))
                     tell(Event(running[-1].job, "started"))
                 wait([*(one.connection for one in running), *(one.process.sentinel for one in running)], timeout=1.0)
                 for one in list(running):
@@ -82,8 +83,7 @@ def _start(
     ours, theirs = context.Pipe()
     arguments = (theirs, job, store, settings, failures)
     process = context.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with no_interrupt():
-        process.start()
+    process.start()
     theirs.close()
     return _Running(job, process, ours, failures, time.monotonic() + (settings.timeout or math.inf))
 
