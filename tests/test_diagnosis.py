@@ -12,6 +12,7 @@ import pytest
 from cst_lightning import InputError
 from cst_lightning.columns import Roles
 from cst_lightning.diagnosis import diagnose, log_of_arrays
+from cst_lightning.diagnosis_report import actions_table
 from cst_lightning.encoding import FeatureEncoder
 from cst_lightning.findings import SEVERITIES, percent
 from tests.conftest import open_page
@@ -55,6 +56,15 @@ def test_a_sound_log_has_no_problem_and_no_warning():
     assert found.overlap["effective"] > 0.95
     assert found.outcomes["share"].sum() == pytest.approx(1)
     assert found.propensity.sum(1) == pytest.approx(np.ones(N))
+
+
+def test_the_page_explains_the_columns_of_the_actions_and_no_others():
+    found = diagnose(log(), ROLES)
+    section = found.page().partition("<h2>Actions</h2>")[2].partition("</table>")[0]
+    explained = re.findall(r"(?:<p>|\. )(\w[\w ]*):", section)
+    header = [re.sub(r"^P\(.*", "p", name) for name in actions_table(found)[0]]
+    clear = ["action", "rows", "share"]
+    assert [name.lower() for name in explained] == list(dict.fromkeys(name for name in header if name not in clear))
 
 
 def test_the_same_log_gives_the_same_diagnosis():
