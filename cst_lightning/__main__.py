@@ -110,7 +110,8 @@ def _explained(error: Exception, typed: Sequence[str]) -> str:
     files += [value for name, value in pairwise(typed) if name == "--config"]
     named = re.search(r"--\w+", said)
     is_typed = named is not None and any(re.match(rf"{named[0]}\b", one) for one in typed)
-    return said if is_typed or named is None or not files else f"{', '.join(files)}: {said}"
+    nowhere = said.endswith(" is missing")  # in the file as well as on the command line
+    return said if is_typed or named is None or nowhere or not files else f"{', '.join(files)}: {said}"
 
 
 def _check_named(options: dict[str, Any], trusted: Sequence[str], packages: Collection[str]) -> None:

@@ -35,7 +35,7 @@ def explain(error: Exception, *, dashes: bool) -> str:
     text = " ".join(str(error).split())
     missing = re.search(r"arguments are required: (?:\w+\.)?(\w+)", text)
     if missing:
-        return f"{missing[1]} is missing"
+        return f"--{missing[1].replace('_', '-') if dashes else missing[1]} is missing"
     found = re.match(r'Parser key "([\w.]+)"', text)
     name = found[1] if found is not None else ""
     name = name.replace("_", "-") if dashes and not name.startswith("override.") else name

@@ -431,7 +431,8 @@ def test_every_option_says_what_it_is_for(command, capsys, monkeypatch):
         ([*FIT, "--random_state", "a"], "random_state='a'"),
         ([*FIT, "--hidden", "abc"], "--hidden=abc: allowed is an integer"),
         ([*FIT, "--cvat_weights", "a"], "--cvat_weights=a: allowed is a list"),
-        (FIT[:5], "error: outcome is missing"),
+        (FIT[:5], "error: --outcome is missing; see --help"),
+        ([*FIT[:7], "--config", "four.yaml"], "error: --out is missing; see --help"),  # which no file is to blame for
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv", "--value", "3"], "--value.no 0"),
         (["recommend", "--model", "model", "--data", "new.csv", "--out", "r.csv"],
          "give each of 'no', 'yes' a number: --value.no NUMBER --value.yes NUMBER (`action` for a number: what"),
@@ -457,6 +458,7 @@ def test_bad_input_is_one_line(sales, call, message, capsys, monkeypatch):
     new = pd.read_csv("new.csv")
     new.drop(columns="town").to_csv("short.csv", index=False)
     (sales / "typo.yaml").write_text("nmodels: 3\n")
+    (sales / "four.yaml").write_text("n_models: 4\n")
     (sales / "kind.yaml").write_text("hidden: abc\n")
     new.drop(columns="price").to_csv("unpriced.csv", index=False)
     new.assign(price=99.0).to_csv("unknown.csv", index=False)
