@@ -290,7 +290,10 @@ def _estimated(
     chances, source = held_out_probabilities(x, taken, len(classifier.actions_), 0)
     if explained_share(chances, taken) > EXPLAINED:
         raise InputError("the features tell the action in these rows, so none shows what another one would have done")
-    print(f"propensities estimated on these rows, cross-fitted ({source}); least one used: {floor}")
+    print(
+        f"propensities estimated on these rows, cross-fitted ({source}); "
+        f"each below the floor of {floor} (--floor) counts as {floor}"
+    )
     return chances
 
 

@@ -138,7 +138,7 @@ def value_of_recommendations(
         lines.append(
             f"  {name}: {estimate.value:.4f} ({estimate.low:.4f} to {estimate.high:.4f} at 95 %), "
             f"{estimate.effective_sample_size:.0f} rows' worth of {estimate.n_rows}, largest weight "
-            f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities clipped"
+            f"{estimate.largest_weight:.1f}, {estimate.n_clipped} propensities below the floor {floor}"
         )
     observed = seen >= 0
     return "\n".join([*lines, *_doubts(policy[observed], taken[observed], propensity[observed], floor)])

@@ -274,7 +274,8 @@ def test_evaluation_says_fit_calibration_and_value(sales, capsys):
     text = capsys.readouterr().out
     assert "NLL of 100 observed outcomes" in text
     assert "14.5     yes" in text
-    assert "doubly robust" in text
+    assert "each below the floor of 0.01 (--floor) counts as 0.01\n" in text
+    assert re.search(r"doubly robust: .*, 0 propensities below the floor 0\.01\n", text)
     assert main(call) == 0
     told = capsys.readouterr().out
     assert "not known (value: outcomes are text" in told
