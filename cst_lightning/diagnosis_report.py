@@ -87,9 +87,10 @@ def overlap_words(found: Diagnosis) -> str:
     source = {"shares": "the shares of the actions, which no model betters"}.get(found.model, found.model)
     sampled = f", on a sample of {found.n_modelled} rows" if found.n_modelled < found.n_rows else ""
     stands_for = found.actions["stands for"]
+    shares = dict.fromkeys([percent(stands_for.min()), percent(stands_for.max())])  # one where both read the same
     return (
         f"Overlap: propensities by {source}{sampled}. The rows of an action stand, by their weights 1 / propensity, "
-        f"for {percent(stands_for.min())} to {percent(stands_for.max())} of all rows: for about 100 % where every row "
+        f"for {' to '.join(shares)} of all rows: for about 100 % where every row "
         "had a chance of it. Effective sample size of the weights: "
         f"{percent(numbers['effective'])} of the rows; largest weight {numbers['largest']:.1f}, cut at 100 in "
         f"{counted(int(numbers['clipped']), 'row')}; {percent(numbers['no chance'])} of the rows had a chance below "

@@ -175,7 +175,9 @@ def test_actions_logged_never_once_and_rarely():
     only(found, "'dear' (20) was logged in fewer than 50 rows", "warning")
     category = pd.Categorical(["low", "high"] * (N // 2), categories=["high", "low", "gift"])
     only(diagnose(log(price=category), ROLES), "'gift' was never logged", "problem")
-    only(diagnose(log(price="low"), ROLES), "Only one action was ever taken", "problem")
+    one = diagnose(log(price="low"), ROLES)
+    only(one, "Only one action was ever taken", "problem")
+    assert "1 / propensity, for 100 % of all rows:" in " ".join(one.text().split())
 
 
 def test_of_many_rare_actions_one_finding_names_the_rarest():
