@@ -26,6 +26,7 @@ MIN_ROWS = 20
 MAX_LABELS = 1_000
 
 _SHOWN = 5  # rows that a message lists
+_NEAR = 0.65  # similarity of names from which one may be meant: 'ago' and 'age' are, 'price' and 'income' are not
 _SUM_TOLERANCE = 1e-4  # of a row's propensities, as in Feedback
 
 
@@ -155,8 +156,9 @@ def _check_single_roles(columns: Roles, names: Sequence[str], where: str) -> Non
 
 
 def _absent(name: str, role: str, names: Sequence[str], where: str) -> InputError:
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    near += [n for n in names if n.strip().lower() == name.strip().lower() and n not in near]
+    plain = {n: n.strip().lower() for n in names}
+    close = difflib.get_close_matches(name.strip().lower(), set(plain.values()), n=3, cutoff=_NEAR)
+    near = sorted((n for n in names if plain[n] in close), key=lambda n: close.index(plain[n]))[:3]
     hint = f"did you mean {' or '.join(map(repr, near))}? There are" if near else "there are"
     listed = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
     return InputError(f"{where}: no column {name!r} ({role}): {hint} {listed}")

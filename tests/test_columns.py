@@ -108,6 +108,12 @@ def test_propensities_of_every_action():
     [
         (Roles(action="prise"), r"no column 'prise' \(action\): did you mean 'price'\? There are age, price, bought"),
         (Roles(features=["ago"]), r"no column 'ago' \(features\): did you mean 'age'\?"),
+        (Roles(action="PRISE "), r"did you mean 'price'\? There are"),
+        (Roles(outcome="bougt"), r"did you mean 'bought'\? There are"),
+        (
+            Roles(outcome="income"),
+            r"no column 'income' \(outcome\): there are age, price, bought",
+        ),  # a far cry from each
         (Roles(action="price", outcome="price"), "column 'price' has two roles"),
         (Roles(features=["age", "age"]), "'age' has two roles or is named twice"),
         (Roles(action="price", categorical=["price"]), "categorical column 'price' is no feature"),
