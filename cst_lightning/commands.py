@@ -117,7 +117,8 @@ def fit(
         taken = (candidate.method, candidate.cvat_weight) == (classifier.method_, classifier.cvat_weight_)
         print(f"  {score}  {candidate.method}{weight}{'   <- kept' if taken else ''}")
     assert classifier.held_out_ is not None
-    print(beside_constant(classifier.held_out_))
+    cut_off = bool((classifier.module_.stopped_epoch >= classifier.max_epochs).any())
+    print(beside_constant(classifier.held_out_, classifier.max_epochs if cut_off else None))
     if classifier.overlap_ is not None:
         given = "" if roles.propensity else ", estimated on the whole log"
         print(

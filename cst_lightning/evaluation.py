@@ -18,20 +18,27 @@ from cst_lightning.findings import UNCOVERED, percent
 from cst_lightning.policy_value import doubly_robust, ips, snips
 from cst_lightning.recommending import allowed_actions, worth
 
-_SURE = 2  # standard errors, above which a gain is one
+_SURE, _WORSE = 2, 1  # standard errors, above which a gain is one, and a loss is told as one
 _OFF, _OFF_ERRORS = 0.1, 3  # of 1 and in standard errors, from which the mean of the weights is not what it should be
 _BINS, _BIN_ROWS = 10, 50  # at most so many bins of the prediction, of at least so many rows
 
 
-def beside_constant(found: HeldOut) -> str:
-    """NLL of the rows held out in training, beside a constant's, and whether the features tell anything."""
+def beside_constant(found: HeldOut, last_epoch: int | None = None) -> str:
+    """NLL of the rows held out in training, beside a constant's, and whether the features tell anything.
+
+    Args:
+        last_epoch: ``max_epochs`` where it, and not the stopping rule, ended the training.
+    """
     lines = [
         f"NLL of the held-out observed outcomes: {found.nll:.4f}",
         f"  of a constant, each action's shares in the rows trained on: {found.constant:.4f}",
         f"  the model less the constant: {found.nll - found.constant:.4f} ± {found.error:.4f}",
     ]
     if found.constant - found.nll <= _SURE * found.error:
-        lines.append("  no clear gain: the features may tell nothing of the outcome, or the rows are too few")
+        said = "worse than the constant" if found.nll - found.constant > _WORSE * found.error else "no clear gain"
+        short = f", or the training is too short (it ended at --max_epochs {last_epoch})" if last_epoch else ""
+        rows = f"{',' if short else ', or'} the rows are too few"
+        lines.append(f"  {said}: the features may tell nothing of the outcome{rows}{short}")
     return "\n".join(lines)
 
 

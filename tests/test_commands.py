@@ -101,7 +101,20 @@ def test_fit_says_whether_the_features_tell_more_than_a_constant(sales, tmp_path
     )
     constant = float(re.search(r"of a constant, each action's shares in the rows trained on: (\S+)\n", text)[1])
     assert f"the model less the constant: {float(nll) - constant:.4f}"[:-1] in text
-    assert ("no clear gain: the features may tell nothing" in text) == (not tells)
+    assert (": the features may tell nothing of the outcome, or the rows are too few\n" in text) == (not tells)
+
+
+def test_fit_says_that_it_was_too_short_only_where_no_stopping_rule_ended_it(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    log["bought"] = np.where(np.random.default_rng(1).random(len(log)) < 0.5, "yes", "no")
+    log.to_csv(tmp_path / "log.csv", index=False)
+    call = ["fit", "--data", str(tmp_path / "log.csv"), *FIT[3:7], "--out", str(tmp_path / "m"), "--keep", "customer"]
+    call += ["--random_state", "0", "--hidden", "4", "--method", "backbone", "--n_models", "1", "--patience", "2"]
+    for epochs, cut_off in (("2", True), ("500", False)):
+        assert main([*call, "--max_epochs", epochs]) == 0
+        text = capsys.readouterr().out
+        assert ": the features may tell nothing of the outcome" in text
+        assert (f"or the training is too short (it ended at --max_epochs {epochs})" in text) == cut_off
 
 
 def test_fit_says_that_a_feature_may_give_the_outcome_away(sales, tmp_path, capsys):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from cst_lightning.candidates import HeldOut
 from cst_lightning.encoding import Labels
-from cst_lightning.evaluation import calibration, fit_of, value_of_recommendations
+from cst_lightning.evaluation import beside_constant, calibration, fit_of, value_of_recommendations
 from cst_lightning.protocols import MATCHED
 from cst_lightning.selection import _doubly_robust
 from tests.conftest import TinyDataModule
@@ -30,6 +31,20 @@ def test_calibration_of_predictions_that_are_off_by_a_tenth():
     assert "0.0000" in numbers["b"]
     nll = -np.mean(np.log(p[np.arange(2 * n), taken, seen]))
     assert f"NLL of 2000 observed outcomes: {nll:.4f}" in fit_of(p, taken, seen, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("nll", "said"),
+    [
+        (0.75, "worse than the constant: the features may tell nothing of the outcome, or the rows are too few"),
+        (0.71, "no clear gain: the features may tell nothing of the outcome, or the rows are too few"),
+        (0.66, "no clear gain: the features may tell nothing of the outcome, or the rows are too few"),
+        (0.60, None),
+    ],
+)
+def test_a_model_is_called_worse_than_a_constant_where_it_is(nll, said):
+    verdict = beside_constant(HeldOut(nll, constant=0.7, error=0.03)).split("\n")[3:]
+    assert verdict == ([] if said is None else [f"  {said}"])
 
 
 def test_a_rare_outcome_that_is_never_predicted_is_not_called_calibrated():
