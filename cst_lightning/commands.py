@@ -198,6 +198,11 @@ def recommend(
         expected = classifier.expected_value(frame, worths)
     _say_worth(value, classifier)
     expected[~allowed_actions(allowed, len(frame), classifier.action_labels_)] = -np.inf
+    if len(classifier.actions_) == 1:
+        known = classifier.action_labels_.values[0]
+        warn(
+            f"{model}: the model knows of no action but {known!r}, which is recommended in every row for want of others"
+        )
     chosen, expected = classifier.actions_[expected.argmax(1)], expected.max(1)
     write_answers(beside.assign(action=chosen, expected_value=expected), out, find_format(data, encoding))
 

@@ -117,6 +117,20 @@ def test_fit_says_that_it_was_too_short_only_where_no_stopping_rule_ended_it(sal
         assert (f"or the training is too short (it ended at --max_epochs {epochs})" in text) == cut_off
 
 
+def test_a_model_of_one_action_says_that_it_recommends_it_for_want_of_others(sales, tmp_path, capsys):
+    log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
+    log.assign(price=9.5).to_csv(tmp_path / "one.csv", index=False)
+    one = str(tmp_path / "m")
+    call = [*FIT[:7], "--data", str(tmp_path / "one.csv"), "--keep", "customer", "--out", one]
+    assert main([*call, "--backbone", "s_logistic", "--method", "backbone"]) == 0
+    worths = ["--value.yes", "1", "--value.no", "0", "--data", str(sales / "new.csv"), "--out", str(tmp_path / "r.csv")]
+    for model, warned in ((one, True), (str(sales / "model"), False)):
+        capsys.readouterr()
+        assert main(["recommend", "--model", model, *worths]) == 0
+        said = f"warning: {model}: the model knows of no action but 9.5, which is recommended in every row"
+        assert (said in capsys.readouterr().err) == warned
+
+
 def test_fit_says_that_a_feature_may_give_the_outcome_away(sales, tmp_path, capsys):
     log = pd.read_csv(sales / "log.csv", sep=";", decimal=",")
     for leak in (True, False):
