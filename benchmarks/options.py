@@ -137,7 +137,7 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--wandb-entity", type=str | None, default=None, help="W&B user or team; by default the key's")
     parser.add_argument("--wandb-tags", type=str, nargs="+", default=None, help="tags of every W&B run")
-    overrides = ArgumentParser(description="protocol fields to replace")
+    overrides = ArgumentParser()
     for name, hint in get_type_hints(Protocol).items():
         if name in _OWN_OPTIONS:
             continue

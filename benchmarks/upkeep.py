@@ -73,9 +73,11 @@ def merge(arguments: Sequence[str]) -> int:
 def _sources(arguments: Sequence[str]) -> tuple[list[Path], Path]:
     """The folders to join, and where to; checked."""
     parser = ArgumentParser(prog="python -m benchmarks.sweep merge", exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("folders", type=str, nargs="+", help="folders or addresses that sweeps wrote")
+    parser.add_argument("folders", type=str, nargs="*", help="folders or addresses that sweeps wrote")
     parser.add_argument("--out", type=str, required=True, help="where the joined store goes; may be one of them")
     options = parser.parse_args(list(arguments))
+    if not options.folders:
+        raise InputError("merge wants folders or addresses that sweeps wrote: merge A B --out C")
     if is_address(options.out):
         raise InputError(f"out={options.out}: allowed is a folder")
     found = [here(folder) for folder in options.folders]

@@ -461,6 +461,8 @@ def test_a_merge_leaves_out_what_is_no_record_and_says_so(tmp_path, no_tables, c
     assert main(["merge", str(tmp_path / "none"), "--out", str(tmp_path / "d")]) == 2
     assert main(["merge", *folders]) == 2
     assert "error: --out is missing; see --help\n" in capsys.readouterr().err
+    assert main(["merge", "--out", str(tmp_path / "d")]) == 2
+    assert capsys.readouterr().err.startswith("error: merge wants folders")
     assert main(["merge", *folders, "--oot", "x", "--out", str(tmp_path / "d")]) == 2
     assert capsys.readouterr().err == "error: there is no option --oot: did you mean --out?; see --help\n"
 
