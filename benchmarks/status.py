@@ -56,7 +56,7 @@ def show_status(folder: Path) -> str:
         return _status_said(state)
     except OSError:
         raise InputError(
-            f"{folder} holds no progress.json: no sweep ever wrote there, or one is just starting"
+            f"{folder} holds no progress.json: no sweep ever wrote there, or one has not begun its first job"
         ) from None
     except (ValueError, OverflowError):  # whatever stands in it
         raise InputError(f"{folder}/progress.json is none that a sweep wrote: delete it") from None
