@@ -118,7 +118,7 @@ def test_the_page_has_the_figures_of_the_committed_soaks():
             f"{kills['worker SIGKILL']} and {kills['worker SIGTERM']} of workers, by SIGKILL and SIGTERM), "
             f"{seen['records_compared']} records compared"
         ) in page
-    assert sum(here["rounds"].values()) >= 50
+    assert min(sum(seen["rounds"].values()) for seen in (here, on_ray)) >= 50
     assert f"{here['second_sweeps'] + on_ray['second_sweeps']} of the starts above had a second sweep beside" in page
 
 
