@@ -74,24 +74,28 @@ def choosing(options: argparse.Namespace) -> str:
     check_writable(options.out, "--out")
     seeds = parse_seeds(options.seeds)
     backbones().get(options.backbone)
-    for name in options.datasets:
+    common = {"backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
+    common |= {"cvat_weights": list(options.cvat_weights), "version": _VERSION}
+    files = {name: options.out / f"{name}.json" for name in options.datasets}
+    todo = [name for name, file in files.items() if _asked(file) != {"dataset": name, **common}]
+    for name in todo:  # all before any training
         DataSpec.parse(name).make(seeds[:1], MATCHED, options.data_dir).setup()
-    for name in options.datasets:
-        file = options.out / f"{name}.json"
-        asked = {"dataset": name, "backbone": options.backbone, "seeds": list(seeds), "max_epochs": options.max_epochs}
-        asked |= {"cvat_weights": list(options.cvat_weights), "version": _VERSION}
-        if file.exists() and json.loads(file.read_text())["asked"] == asked:
-            continue
+    for name in todo:
         print(f"{name}: training", flush=True)
         tried = try_candidates(
             name, options.backbone, seeds, options.data_dir, options.max_epochs, options.cvat_weights
         )
-        write_text(file, json.dumps({"asked": asked, "tried": tried}, indent=1))
+        write_text(files[name], json.dumps({"asked": {"dataset": name, **common}, "tried": tried}, indent=1))
     table = regrets(options.out)
     write_text(options.out / "regrets.csv", table.to_csv(index=False))
     text = as_markdown(table)
     write_text(options.out / "regrets.md", text)
     return text
+
+
+def _asked(file: Path) -> Any:
+    """What a data set's file was asked for; None where there is none."""
+    return json.loads(file.read_text())["asked"] if file.exists() else None
 
 
 def try_candidates(
