@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -18,11 +19,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pandas as pd
 
-from benchmarks.files import write_text
+from benchmarks.files import OutputError, write_text
 from benchmarks.grid import Cell, Job
 from benchmarks.statistics import summarise
 from benchmarks.store import Store
 from benchmarks.texts import last_line, redact
+from benchmarks.wandb_log import messages
 from benchmarks.wandb_runs import ENDED, how_to_sync, lock_of, locked, unended, unsynced
 from benchmarks.wandb_settings import INIT_S, Tracking, init_timeout
 from benchmarks.watching import Point, logged, logged_afterwards, step_of
@@ -86,7 +88,8 @@ class Session:
     handed: set[str] = field(default_factory=set)  # keys of cells that the other process logs
     has_summary: bool = False  # the server, or another sweep sends it
     rest_has_summary: bool = False
-    elsewhere: set[str] = field(default_factory=set)  # keys of cells that another sweep logs
+    passed_over: set[str] = field(default_factory=set)  # keys of cells that another sweep logs, or no run took
+    finished: list[Path] = field(default_factory=list)  # runs whose logs were not yet seen whole
     locks: dict[Path, IO[str] | None] = field(default_factory=dict)  # by file; held until this process ends
     refused: list[str] | None = None  # variables that W&B does not take as they are; None before the first run
 
@@ -97,14 +100,14 @@ class Session:
             if cell.key in self.handed:
                 self.rest.put(message)
                 continue
-            if cell.key in self.elsewhere or not self._concerns(cell, kind, text, point):
+            if cell.key in self.passed_over or not self._concerns(cell, kind, text, point):
                 continue
             if self.rest is not None and self.mode != "offline":
                 self.kept.setdefault(cell.key, []).append(message)
             try:
                 self._take(cell, kind, text, point)
             except _ElsewhereError:
-                self.elsewhere.add(cell.key)
+                self.passed_over.add(cell.key)
                 self.kept.pop(cell.key, None)
             except _UnreachableError:
                 self._hand_over(cell.key)
@@ -149,9 +152,16 @@ class Session:
             self.rest_has_summary = complete and left and not self.has_summary
             self.rest.put((self.rest_has_summary, share))
         if self.mode == "offline":
-            import wandb
+            self._end_logs()
 
-            wandb.teardown()  # logs are whole after it: ``Run.finish`` returns before, and no exit hook runs here
+    def _end_logs(self) -> None:
+        """Have W&B write offline logs to their end: ``Run.finish`` returns before, and no exit hook runs here."""
+        import wandb
+
+        wandb.teardown()
+        self._mark_whole()
+        for run in self.finished:
+            self.problems.append(f"{run} is not whole (is the disk full?): give the same command again")
 
     def _wait(self, seconds: float) -> None:
         """For the runs that are ending."""
@@ -232,21 +242,39 @@ class Session:
         folder = Path(run.dir).parent
         try:
             run.finish(exit_code)
+            if self.mode == "offline":
+                self.finished += [folder] if exit_code == 0 else []
+                self._mark_whole()
+                return
             if exit_code == 0:
                 (folder / ENDED).touch()
-            if self.mode == "online" and arrived(folder):
+            if arrived(folder):
                 self.kept.pop(key, None)
                 self.has_summary = self.has_summary or (key == "summary" and exit_code == 0)
         except Exception as error:
             self._failed(error)
 
+    def _mark_whole(self) -> None:
+        """Mark the offline runs whose logs W&B has written to their end, which may be after ``Run.finish`` returned."""
+        for run in [run for run in self.finished if is_whole(run)]:
+            (run / ENDED).touch()
+            with suppress(ValueError):  # another thread has
+                self.finished.remove(run)
+
     def _run(self, cell: Cell) -> wandb.Run:
         if cell.key not in self.open:
             config = cell.identity | {"protocol": cell.protocol.to_dict(), "identity": cell.identity}
-            self.open[cell.key] = self._start(cell.label, cell.key, cell.protocol.name, config)
+            try:
+                self._start(cell.label, cell.key, cell.protocol.name, config)
+            except (_ElsewhereError, _UnreachableError):
+                raise
+            except Exception:  # a full disk, say: its next point would only fail like this one
+                self.passed_over.add(cell.key)
+                raise
         return self.open[cell.key]
 
-    def _start(self, name: str, key: str, job_type: str, config: dict[str, Any]) -> wandb.Run:
+    def _start(self, name: str, key: str, job_type: str, config: dict[str, Any]) -> None:
+        """Open a run."""
         import wandb
 
         settings = self.settings
@@ -300,8 +328,12 @@ class Session:
             self.server.failed()
             raise _UnreachableError from error
         self.server.started()
-        write_text(Path(run.dir).parent / _ADDRESS, run.path)
-        return run
+        self.open[key] = run
+        try:
+            write_text(Path(run.dir).parent / _ADDRESS, run.path)
+        except OutputError:
+            self._end(key, exit_code=1)
+            raise
 
     def _found_mode(self) -> str:
         try:
@@ -313,7 +345,7 @@ class Session:
     def _summary(self) -> None:
         """One run of the whole sweep: tables, figures, the report, and the records as an artifact."""
         cells = {"cells": [cell.key for job in self.jobs for cell in job.cells]}
-        self.open["summary"] = self._start("summary", "summary", self.jobs[0].protocol.name, cells)
+        self._start("summary", "summary", self.jobs[0].protocol.name, cells)
         try:
             self._fill_summary(self.open["summary"])
         except Exception:
@@ -344,6 +376,17 @@ class Session:
         artifact.add_file(str(folder / "records.parquet"))
         write_text(Path(run.dir).parent / _ARTIFACT, artifact.digest)
         run.log_artifact(artifact)
+
+
+def is_whole(run: Path) -> bool:
+    """Whether W&B has written a run's log to its end."""
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    try:
+        logs = [list(messages(log)) for log in run.glob("*.wandb")]
+    except (OSError, ValueError):
+        return False
+    return any(Record.FromString(message).HasField("exit") for log in logs for message in reversed(log))
 
 
 def answers() -> bool:

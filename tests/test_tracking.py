@@ -365,23 +365,28 @@ def test_a_folder_that_wandb_cannot_write_is_told_and_harms_nothing(tmp_path, ca
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
 
 
-def test_a_full_disk_under_wandb_is_told_and_harms_nothing(tmp_path):
-    """A file system of 100 kB is mounted on its folder, in a namespace of its own."""
+def test_a_full_disk_under_wandb_is_told_and_harms_nothing_and_the_same_command_logs_the_rest(tmp_path):
+    """A file system of 60 kB is mounted on its folder, in a namespace of its own, and grows after the sweep."""
     (tmp_path / "wandb").mkdir()
-    arguments = [*LOGGED, "--methods", "backbone", "--wandb", "offline", "--out", str(tmp_path)]
+    arguments = [*LOGGED, "--wandb", "offline", "--out", str(tmp_path)]
     command = shlex.join([sys.executable, "-m", "benchmarks.sweep", *arguments])
-    mounted = f"mount -t tmpfs -o size=100k tmpfs {shlex.quote(str(tmp_path / 'wandb'))}"
+    place, kept = shlex.quote(str(tmp_path / "wandb")), shlex.quote(str(tmp_path / "kept"))
+    mounted = f"mount -t tmpfs -o size=60k tmpfs {place}"
     if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "sh", "-c", mounted], check=False).returncode:
         pytest.skip("needs user namespaces that may mount")
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f"{mounted} && {command}"], check=False, capture_output=True, text=True
-    )
-    said = " ".join(done.stderr.split())
-    assert done.returncode == 0, said
+    again = f"mount -o remount,size=50m {place} && {command} && mkdir {kept} && cp -r {place} {kept}"
+    script = f"{mounted} && {command} && echo AGAIN >&2 && {again}"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said, later = done.stderr.split("AGAIN")
     assert "W&B failed, and the sweep is whole; first trouble: " in said
     assert "No space left on device" in said
-    assert "Traceback" not in said
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+    assert "Traceback" not in said + later
+    assert "W&B failed" not in later
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 3
+    found = runs(tmp_path / "kept")
+    assert set(found) == {"multilabel/dm/backbone", "multilabel/dm/pl", "multilabel/dm/pl_cvat", "summary"}
+    assert {len(of_name) for of_name in found.values()} == {1}
 
 
 class Pending:

@@ -1,5 +1,6 @@
 """Sweeps that go on, were killed, or run beside each other: each W&B run is told once, and whole."""
 
+import errno
 import os
 import shutil
 import signal
@@ -7,12 +8,18 @@ import subprocess
 import sys
 import time
 
-from benchmarks import tracking
+import pytest
+import wandb
+
+from benchmarks import tracking, wandb_log
+from benchmarks.files import OutputError
 from benchmarks.grid import make_jobs
 from benchmarks.options import saved_jobs
 from benchmarks.sweep import main as sweep
+from benchmarks.tracking import Session
 from benchmarks.wandb_runs import ask, lacks_summary, locked, unsynced, untold
 from benchmarks.wandb_settings import Tracking
+from benchmarks.watching import Point
 from tests.sweeps import LOGGED, records, start
 from tests.wandb_files import messages, runs
 
@@ -50,7 +57,7 @@ def test_a_sweep_killed_in_its_summary_gets_it_from_the_same_command(logged):
 
 def test_a_summary_that_failed_is_told_and_comes_from_the_same_command(tmp_path, monkeypatch):
     settings = Tracking("offline", "project", None, (), tmp_path)
-    session = tracking.Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
+    session = Session(settings, "0" * 8, make_jobs("smoke", datasets=["moons"], backbone_names=["dm"]))
 
     def fail(self, run):
         raise ValueError("no report")
@@ -147,10 +154,66 @@ def test_a_run_that_is_logged_again_offline_has_not_ended_before_that_has(tmp_pa
     online = tmp_path / "wandb" / "run-20260101_000000-00000000-summary"
     online.mkdir(parents=True)
     (online / "ended").touch()
-    session = tracking.Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
-    run = session._start("summary", "summary", "matched", {})
+    session = Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, jobs)
+    session._start("summary", "summary", "matched", {})
     assert not (online / "ended").exists()
-    run.finish()
+    session.open["summary"].finish()
+
+
+def test_a_log_is_whole_at_its_end_and_nowhere_before(logged, tmp_path):
+    for run in unsynced(logged):
+        assert tracking.is_whole(run)
+        (log,) = run.glob("*.wandb")
+        content = log.read_bytes()
+        for size in [0, 7, *range(50, len(content), 997), len(content) - 1]:
+            (tmp_path / log.name).write_bytes(content[:size])
+            assert not tracking.is_whole(tmp_path)
+        (tmp_path / log.name).unlink()
+    assert not tracking.is_whole(tmp_path)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_run_whose_log_the_disk_cut_off_has_not_ended_and_is_told(room, tmp_path, monkeypatch):
+    session = Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, [])
+    session._start("summary", "summary", "matched", {})
+    session._end("summary")
+    if not room:
+        monkeypatch.setattr(tracking, "messages", lambda log: iter([*wandb_log.messages(log)][:-1]))
+    session.finish(complete=False, share=4.0)
+    (run,) = unsynced(tmp_path)
+    assert (run / "ended").exists() == room
+    assert session.problems == (
+        [] if room else [f"{run} is not whole (is the disk full?): give the same command again"]
+    )
+
+
+@pytest.mark.parametrize("where", ["at its start", "after it"])
+def test_a_run_that_the_disk_does_not_hold_is_tried_once_and_told_by_the_same_command(where, tmp_path, monkeypatch):
+    """Not at every point again, for which W&B would start as many runs."""
+    (job,) = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"], methods=["backbone", "pl"])
+    session, tried = Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, [job]), []
+    start = wandb.init
+
+    def init(**options):
+        tried.append(options["name"])
+        if where == "at its start":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return start(**options)
+
+    def full(path, text):
+        raise OutputError(f"{path} cannot be written")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(wandb, "init", init)
+        if where == "after it":
+            broken.setattr(tracking, "write_text", full)
+        for epoch, method in ((1, "backbone"), (2, "backbone"), (3, "backbone"), (1, "pl"), (2, "pl")):
+            point = Point("backbone", [method], epoch, [0], [0.0], [[1.0]], None)
+            session.take(job, "point", "", point)
+    assert tried == ["moons/dm/backbone", "moons/dm/pl"]
+    assert len(session.problems) == 2
+    session.finish(complete=False, share=4.0)
+    assert not list(tmp_path.glob("wandb/*/ended"))
 
 
 def test_a_cell_that_is_run_again_leaves_one_run(logged):

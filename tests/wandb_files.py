@@ -1,28 +1,15 @@
 """What W&B's offline files hold."""
 
 import json
-import struct
 
 from wandb.proto import wandb_internal_pb2
 
-_BLOCK = 32768
+from benchmarks import wandb_log
 
 
 def messages(path):
-    """The records of a .wandb file, which is a LevelDB log after a header of seven bytes."""
-    content, place, whole, out = path.read_bytes(), 7, b"", []
-    while place < len(content):
-        left = _BLOCK - place % _BLOCK
-        if left < 7:
-            place += left
-            continue
-        _, size, kind = struct.unpack("<IHB", content[place : place + 7])
-        whole += content[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (1, 4):  # whole, or the last part
-            out.append(wandb_internal_pb2.Record.FromString(whole))
-            whole = b""
-    return out
+    """The records of a .wandb file."""
+    return [wandb_internal_pb2.Record.FromString(message) for message in wandb_log.messages(path)]
 
 
 def runs(folder):
