@@ -22,7 +22,7 @@ from benchmarks.texts import first_line
 from benchmarks.watching import Compiling, Curve, Message, ProgressReport, Report
 from cst_lightning.backbones.constant import Constant
 from cst_lightning.catalogue import get_method
-from cst_lightning.fitting import fit
+from cst_lightning.fitting import NO_NEWS, fit
 from cst_lightning.metrics import evaluate
 from cst_lightning.rounds import Round
 from cst_lightning.selection import best, get_rule, scores
@@ -227,7 +227,7 @@ def resolve_device(device: str) -> str:
 def quiet() -> None:
     """Lightning's notices about a Trainer of one step an epoch are no news to the reader of a sweep."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    for message in (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Total length of `list`.*"):
+    for message in NO_NEWS:
         warnings.filterwarnings("ignore", message=message)
 
 

@@ -23,8 +23,13 @@ _QUIET = {
     "num_sanity_val_steps": 0,
 }
 
-#: of a loader of one item, and of Lightning's own use of torch
-_NO_NEWS = (".*does not have many workers.*", ".*LeafSpec.*deprecated.*", ".*Total length of `list`.*")
+#: of a loader of one item, of Lightning's own use of torch, and of a device that was chosen
+NO_NEWS = (
+    ".*does not have many workers.*",
+    ".*LeafSpec.*deprecated.*",
+    ".*Total length of `list`.*",
+    ".*GPU available but not used.*",
+)
 
 
 class LogDataModule(pl.LightningDataModule):
@@ -73,7 +78,7 @@ def quiet_trainer(max_epochs: int, **arguments: Any) -> Iterator[pl.Trainer]:
         arguments = _QUIET | arguments
     try:
         with warnings.catch_warnings():
-            for message in _NO_NEWS:
+            for message in NO_NEWS:
                 warnings.filterwarnings("ignore", message=message)
             yield pl.Trainer(**arguments)
     finally:

@@ -5,6 +5,7 @@ import pytorch_lightning as pl
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytorch_lightning.accelerators import CUDAAccelerator
 from torch import nn
 
 from benchmarks.grid import backbones
@@ -320,3 +321,9 @@ def test_a_loss_that_is_not_one_value_a_replicate_is_refused():
         fit(Mean(data.shape, data.seeds, tiny_protocol()), data)
     with pytest.raises(InputError, match=r"seeds=3: allowed is a list, such as \[3\] or range\(3\)"):
         DirectMethod(data.shape, 3)
+
+
+def test_a_gpu_that_was_not_chosen_is_no_news(tiny, monkeypatch, recwarn):
+    monkeypatch.setattr(CUDAAccelerator, "is_available", staticmethod(lambda: True))
+    fit(DirectMethod(tiny.shape, tiny.seeds, tiny_protocol(stopping="fixed")), tiny, accelerator="cpu")
+    assert [str(warning.message) for warning in recwarn] == []
