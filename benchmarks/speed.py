@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.executors.local import worker_context
+from benchmarks.files import write_text
 from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
 from benchmarks.speed_figure import plot_speed
@@ -106,12 +107,18 @@ def table_of(measured: Sequence[Measured]) -> list[list[str]]:
     return rows
 
 
+def _write_rows(path: Path, measured: Sequence[Measured]) -> None:
+    write_text(path, json.dumps([asdict(one) for one in measured], indent=1) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = ArgumentParser(prog="python -m benchmarks.speed", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="D1 at R = 1 and 25 alone; under two minutes")
     parser.add_argument("--device", type=Literal["cpu", "cuda"], default="cpu", help="where ours trains; default cpu")
-    parser.add_argument("--json", type=Path | None, default=None, help="write every figure as rows to this file")
+    parser.add_argument(
+        "--json", type=Path | None, default=None, help="write every figure as rows to this file, after each case"
+    )
     parser.add_argument("--out", type=Path | None, default=None, help="write speed.json, speed.md and speed.png there")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -127,10 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for one in run(cases(options.quick, options.device)):
         measured.append(one)
         ratio = "" if one.ratio_to_loop is None else f", {one.ratio_to_loop:.1f} times less than the loop"
-        console.print(
-            f"{one.what} {one.shape} hidden {one.hidden} R {one.R}: {one.cpu_ms_per_replicate_step:.4f} ms{ratio}",
-            highlight=False,
-        )
+        cost = one.wall_ms_per_replicate_step if options.device == "cuda" else one.cpu_ms_per_replicate_step
+        console.print(f"{one.what} {one.shape} hidden {one.hidden} R {one.R}: {cost:.4f} ms{ratio}", highlight=False)
+        if options.json:
+            _write_rows(options.json, measured)
     rows = table_of(measured)
     table = Table(box=None, title=machine(options.device), title_justify="left", pad_edge=False)
     for name in rows[0]:
@@ -140,10 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needed = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
     Console(width=max(console.width, needed)).print(table)  # a cell that is cut off says nothing
     console.print(f"measured in {said(time.monotonic() - start)}", highlight=False)
-    for path in filter(None, [options.json, options.out and options.out / "speed.json"]):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps([asdict(one) for one in measured], indent=1) + "\n")
     if options.out:
+        _write_rows(options.out / "speed.json", measured)
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         text = (
             f"# Speed\n\nOn {machine(options.device)}, in {said(time.monotonic() - start)}. Times are of a "
@@ -152,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             + "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
             + "\n"
         )
-        (options.out / "speed.md").write_text(text)
+        write_text(options.out / "speed.md", text)
         plot_speed(measured, options.out / "speed.png")
     return 0
 

@@ -108,6 +108,20 @@ def test_a_case_is_measured_and_written(tmp_path, monkeypatch, capsys):
     assert "cvat D1 hidden 8 R 4" in capsys.readouterr().out
 
 
+def test_a_measurement_that_is_stopped_keeps_the_cases_it_has(tmp_path, monkeypatch):
+    measured = []
+
+    def stopped(wanted):
+        yield from measured
+        raise KeyboardInterrupt
+
+    measured += speed.run([Case("hsic", "B=64", (64, 4, 3), 8, 2, batch_size=64, with_loop=False, seconds=0.05)])
+    monkeypatch.setattr(speed, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        speed.main(["--json", str(tmp_path / "rows.json")])
+    assert [row["what"] for row in json.loads((tmp_path / "rows.json").read_text())] == ["hsic"]
+
+
 @pytest.mark.parametrize("option", [["--out", "/proc/sys/kernel/speed"], ["--json", "/proc/sys/kernel/speed.json"]])
 def test_where_figures_cannot_be_written_is_told_before_any_work(option, monkeypatch, capsys):
     monkeypatch.setattr(speed, "run", lambda _: pytest.fail("it has begun"))
