@@ -35,8 +35,8 @@ audit:
 
 # what only a GPU can show: its numbers are the CPU's, no step waits for the host, and what a step costs there
 gpu: $(INSTALLED)
-	$(BIN)/python -m pytest tests/test_gpu.py
-	$(BIN)/python -m benchmarks.speed --device cuda --out results/speed/gpu
+	CST_GPU=1 $(BIN)/python -m pytest tests/test_gpu.py
+	$(BIN)/python -m benchmarks.speed --device cuda --out results/speed/gpu --json results/speed/gpu/speed.json
 
 # torch goes first and alone: the exact version of constraints.txt, so that nothing later asks for another build
 $(INSTALLED): pyproject.toml constraints.txt

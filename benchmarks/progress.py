@@ -26,6 +26,7 @@ from cst_lightning.texts import counted, printable
 
 _PLANNED = 0.02  # share of a sweep that says too little of the rest: until then the plan does
 _TELL_S = 2.0
+_LINE_S = 60.0  # after which, where there are no bars, a line says how things stand
 
 
 class Display:
@@ -58,6 +59,7 @@ class Display:
         self._shares = dict.fromkeys(self._weights, 0.0)
         self._done, self.failed, self._n, self._recorded = 0, 0, len(jobs), list(recorded)
         self._console, self._start = console, time.monotonic()
+        self._said = self._start  # when the last line was printed
         self._live = console.is_terminal and "NO_COLOR" not in os.environ
         self._bars: dict[int, TaskID] = {}
         self._progress = Progress(
@@ -101,8 +103,7 @@ class Display:
             self._shares[key], self._setup[key] = 0.0, 0.0
             self._progress.remove_task(self._bars.pop(key))
             del self._running[key]
-            why = f"{event.job.label} is tried again: {last_line(event.text)}"
-            self._console.print(why, markup=False, highlight=False, soft_wrap=True)
+            self._say(f"{event.job.label} is tried again: {last_line(event.text)}")
         elif event.kind in ("finished", "failed"):
             self._shares[key] = 1.0
             self._taken += max(0.0, time.monotonic() - self._since[key] - self._setup.get(key, 0.0))
@@ -112,12 +113,17 @@ class Display:
             del self._running[key]
             elapsed = said(time.monotonic() - self._start)
             count = f"{self._done + self.failed}/{self._n}"
-            line = _joined(f"{count} {event.job.label} {event.kind} after {elapsed}", self._left())
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._say(_joined(f"{count} {event.job.label} {event.kind} after {elapsed}", self._left()))
         ended = f"{self._done + self.failed} of {counted(self._n, 'job')} ended, {len(self._running)} running"
         self._progress.update(self._whole, completed=self._share(), note=_joined(ended, self._left()))
+        if not self._live and time.monotonic() - self._said > _LINE_S:
+            self._say(_joined(f"{100 * self._share():.0f} %", ended, self._left()))
         if time.monotonic() - self._told > _TELL_S:
             self._tell()
+
+    def _say(self, line: str) -> None:
+        self._said = time.monotonic()
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _tell(self, ended: bool = False) -> None:
         """Write down how things stand; a disk that is full must not stop the sweep by it."""

@@ -22,6 +22,8 @@ from tests.sweeps import LOGGED, TINY
 
 torch.set_num_threads(1)
 os.environ["WANDB_MODE"] = "disabled"  # but for the tests of tracking
+if not os.environ.get("CST_GPU"):  # tests ask the same of every machine; what a GPU does, test_gpu.py asks
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.load_profile("suite")
 

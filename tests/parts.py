@@ -208,7 +208,7 @@ class OneNaN(DirectMethod):
 
     def entries(self, batch, rows):
         entries = super().entries(batch, rows)
-        bad = torch.tensor([seed == 1 for seed in self.seeds])[:, None, None]
+        bad = torch.tensor([seed == 1 for seed in self.seeds], device=entries.weight.device)[:, None, None]
         return (
             entries
             if self.trainer.current_epoch < 1

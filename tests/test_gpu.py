@@ -1,4 +1,4 @@
-"""What holds on a GPU; skipped where there is none."""
+"""What holds on a GPU: for ``make gpu``, since other tests see none."""
 
 import gc
 import importlib.util
@@ -34,7 +34,7 @@ from tests.classifiers import QUICK, make_log
 from tests.conftest import TinyDataModule, make_data, tiny_protocol
 from tests.sweeps import SHORT
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device and CST_GPU=1")
 
 
 def parts(protocol, m=2):

@@ -183,6 +183,20 @@ def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_pa
     assert ("100 %" in said) == bars
 
 
+def test_where_there_are_no_bars_a_line_a_minute_says_how_things_stand(tmp_path, monkeypatch):
+    jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])
+    console, now = Console(file=io.StringIO(), width=100), 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    display = Display(jobs, [1.0, 1.0], console, tmp_path, "cpu")
+    display.show(Event(jobs[0], "started"))
+    for now in range(10, 160, 10):
+        display.show(Event(jobs[0], "progress", "dm, epoch 30", share=now / 200))
+    assert console.file.getvalue().splitlines() == [
+        "18 %, 0 of 2 jobs ended, 1 running, about 6 min left",  # 330 s
+        "35 %, 0 of 2 jobs ended, 1 running, about 4 min left",  # 260 s
+    ]
+
+
 @pytest.mark.parametrize(("kind", "failed"), [("finished", ""), ("failed", ", 1 failed")])
 def test_at_the_beginning_of_a_sweep_the_time_that_is_left_is_the_plans(kind, failed, tmp_path, monkeypatch):
     jobs = make_jobs("paper", datasets=["D1", "D2"], backbone_names=["dm"], methods=["backbone"])

@@ -62,6 +62,9 @@ def place(tmp_path_factory):
         os.environ["PYTHONPATH"] = before
 
 
+NO_GPU = pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="a GPU is made up; with a real one: test_gpu.py")
+
+
 @pytest.fixture(scope="module")
 def cluster(place):
     pytest.importorskip("ray")
@@ -253,8 +256,10 @@ def test_a_worker_that_is_killed_once_is_tried_again_and_its_record_says_why(clu
     assert ["ZeroDivisionError" in text for text in failed["provenance"]["failures_before"]] == [True, True]
 
 
-def test_jobs_of_half_a_gpu_share_one_and_jobs_without_one_see_none(cluster, waiting, tmp_path):
+@NO_GPU
+def test_jobs_of_half_a_gpu_share_one_and_jobs_without_one_see_none(cluster, waiting, tmp_path, monkeypatch):
     """Ray takes the node's word for its GPU; where CUDA finds none, the record says so."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray would take the node's word for none
     node = cluster.add_node(**cluster.spare_node | {"num_cpus": 2, "num_gpus": 1})
     arguments = ["--datasets", "tests.parts.WaitingCoins", "--backbones", "dm", "tests.parts.Plain", *SHORT]
     on = [*on_ray(cluster, *arguments), "--seeds", "0", "--methods", "backbone"]
@@ -277,8 +282,10 @@ def test_jobs_of_half_a_gpu_share_one_and_jobs_without_one_see_none(cluster, wai
     cluster.remove_node(node)
 
 
-def test_a_worker_that_had_a_gpu_ends_with_its_job_and_frees_the_memory(cluster, waiting, tmp_path):
+@NO_GPU
+def test_a_worker_that_had_a_gpu_ends_with_its_job_and_frees_the_memory(cluster, waiting, tmp_path, monkeypatch):
     """PyTorch keeps what it took of a GPU until its process ends, and the next job may be in another one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray would take the node's word for none
     node = cluster.add_node(**cluster.spare_node | {"num_gpus": 1})
     (waiting / "go").touch()
     arguments = ["--datasets", "tests.parts.WaitingCoins", "--backbones", "dm", "tests.parts.Plain", *SHORT]
