@@ -85,7 +85,7 @@ class Cell:
             identity["self_training_version"] = student.version
         return identity
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Digest of the identity; names the cell's record."""
         return digest(self.identity)

@@ -119,6 +119,7 @@ def _track(
     settle_environment()
     if hasattr(os, "nice"):
         os.nice(10)
+    os.environ.setdefault("GOMAXPROCS", "1")  # W&B's own process, of Go, takes a quarter more time on several cores
     _keep_output(settings.folder / "wandb" / "output.log")
     Thread(target=_end_after_parent, daemon=True).start()
     inbox, rest = inboxes[place], inboxes[1] if place == 0 and len(inboxes) > 1 else None

@@ -81,6 +81,7 @@ class Session:
     rest: Any = None
     mode: str = ""
     server: _Server = field(default_factory=_Server)
+    cells: dict[Job, list[Cell]] = field(default_factory=dict)
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
     ending: list[tuple[float, Thread]] = field(default_factory=list)  # and since when
     problems: list[str] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Session:
 
     def take(self, job: Job, kind: str, text: str, point: Point | None) -> None:
         """A message of the sweep's. What W&B raises is remembered: a sweep must not fail by it."""
-        for cell in job.cells:
+        for cell in self.cells.setdefault(job, job.cells):  # which keep their identity: to make it takes a millisecond
             message = (replace(job, methods=(cell.method,)), kind, text, point)
             if cell.key in self.handed:
                 self.rest.put(message)
