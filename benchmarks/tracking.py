@@ -426,7 +426,8 @@ def _is_there(run: Path) -> bool:
     try:
         found = wandb.Api(timeout=INIT_S).run((run / _ADDRESS).read_text(encoding="utf-8"))
         if not (run / ENDED).exists():
-            return found.state in ("finished", "failed")
+            # of a log that was cut off W&B sends what there is, and says that the run failed
+            return found.state in ("finished", "failed") and is_whole(run)
         if found.state != "finished" or not found.summary_metrics:
             return False
         sizes = {file.name: file.size for file in found.files()} if media else {}

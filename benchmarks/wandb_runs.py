@@ -26,9 +26,9 @@ ENDED = "ended"  # in the folder of a run that W&B wrote to its end
 def unsynced(folder: Path) -> list[Path]:
     """Folders of W&B runs that are on this machine alone."""
     runs = [run for run in _runs(folder) if any(run.glob("*.wandb"))]
-    again = {_id_of(run) for run in runs if run.name.startswith("offline-")}  # these hold all of a run
-    left = [run for run in runs if run.name.startswith("offline-") or _id_of(run) not in again]
-    return sorted(run for run in left if not any(run.glob("*.synced")))
+    runs.sort(key=lambda run: (run.name.startswith("offline-"), run.name))
+    last = {_id_of(run): run for run in runs}  # of several of one id, which holds all of it: it was told whole again
+    return sorted(run for run in last.values() if not any(run.glob("*.synced")))
 
 
 def lacks_summary(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.files import refuse_link
-from benchmarks.tracking import answers, arrived, found_mode
+from benchmarks.tracking import answers, arrived, found_mode, is_whole
 from benchmarks.wandb_runs import is_being_written, unsynced
 from benchmarks.wandb_settings import settle_environment
 from cst_lightning.errors import InputError
@@ -47,10 +47,11 @@ def sync(folder: Path) -> int:
     if open_:
         print(f"{counted(len(open_), 'run')} left out, which a sweep still writes: call sync again when it has ended")
     if missing:
-        print(
-            f"{len(missing)} of {counted(len(left), 'run')} did not arrive whole: {_named(missing)}. Call sync "
-            "again when the key and the server are well; what was cut off is logged again by its sweep's own command"
-        )
+        cut = [run for run in missing if not is_whole(run)]
+        again = ". Call sync again when the key and the server are well" if len(cut) < len(missing) else ""
+        print(f"{len(missing)} of {counted(len(left), 'run')} did not arrive whole: {_named(missing)}{again}")
+        if cut:
+            print(f"The logs of {_named(cut)} are cut off: the sweep's own command, given again, logs these runs whole")
     return 1 if missing or open_ else 0
 
 

@@ -288,14 +288,45 @@ def test_what_wandb_cannot_read_of_the_environment_is_told_in_a_line(server, tmp
     assert "silent" in line
 
 
-def test_a_sync_of_a_log_that_was_cut_off_says_so(server, waiting, capsys, monkeypatch):
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_sync_of_a_log_that_was_cut_off_says_so_until_the_sweep_has_logged_it_again(
+    marked, server, waiting, capsys, monkeypatch
+):
+    """W&B sends what there is of it, as of a run that failed; where its end is not marked, that is no proof either."""
     monkeypatch.setattr(tracking, "_ASKS", 1)
     (run,) = [run for run in unsynced(waiting) if not run.name.endswith("-summary")]
     (log,) = run.glob("*.wandb")
     log.write_bytes(log.read_bytes()[:-300])
+    if not marked:
+        (run / "ended").unlink()
     assert sweep(["sync", str(waiting)]) == 1
-    assert f"1 of 2 runs did not arrive whole: {run.name}" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert f"1 of 2 runs did not arrive whole: {run.name}" in said
+    assert f"The logs of {run.name} are cut off: the sweep's own command, given again, logs these runs whole" in said
     assert unsynced(waiting) == [run]
+    if not marked:
+        assert sweep([*SWEEP, "--methods", "backbone", "--wandb", "offline", "--out", str(waiting)]) == 0
+        assert sweep(["sync", str(waiting)]) == 0
+        check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
+
+
+def test_a_sweep_that_was_killed_online_and_goes_on_leaves_nothing_to_sync(server, tmp_path, capsys):
+    options = [*SWEEP, "--methods", "backbone", "--wandb", "online", "--out", str(tmp_path)]
+    assert sweep(options) == 0
+    (killed,) = [run for run in tmp_path.glob("wandb/run-*") if not run.name.endswith("-summary")]
+    (log,) = killed.glob("*.wandb")
+    log.write_bytes(log.read_bytes()[:-300])
+    for name in ("ended", f"{log.name}.synced"):
+        (killed / name).unlink()
+    (run,) = [run for run in server.runs.values() if run.name != "summary"]
+    run.exit_code = None
+    del run.history[3]
+    assert unsynced(tmp_path) == [killed]
+    capsys.readouterr()
+    assert sweep(options) == 0
+    assert "W&B failed" not in capsys.readouterr().err
+    assert unsynced(tmp_path) == []
+    check_against_records(server, tmp_path, {"multilabel/dm/backbone", "summary"})
 
 
 def test_a_sync_leaves_what_a_sweep_still_writes(server, waiting, capsys):
