@@ -60,7 +60,8 @@ class Display:
         self._done, self.failed, self._n, self._recorded = 0, 0, len(jobs), list(recorded)
         self._console, self._start = console, time.monotonic()
         self._said = self._start  # when the last line was printed
-        self._live = console.is_terminal and "NO_COLOR" not in os.environ
+        bars = console.is_terminal and not console.is_dumb_terminal  # such a terminal shows none
+        self._live = bars and "NO_COLOR" not in os.environ
         self._bars: dict[int, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),

@@ -165,20 +165,22 @@ def test_time_left_is_right_within_a_factor_of_two_from_the_first_tenth_on(name,
     assert all(abs(ratio - 1) * (100 - percent) < 5 for percent, ratio in enumerate(told[95:], 96))  # in per cent
 
 
-@pytest.mark.parametrize(("variable", "bars"), [(None, True), ("NO_COLOR", False)])
-def test_a_terminal_gets_bars_unless_it_wants_plain_lines(variable, bars, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("variables", "bars"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_terminal_gets_bars_unless_it_wants_plain_lines_or_can_show_no_others(variables, bars, tmp_path, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    if variable:
-        monkeypatch.setenv(variable, "1")
+    for name, value in ({"TERM": "xterm"} | variables).items():
+        monkeypatch.setenv(name, value)
     (job,) = make_jobs("paper", datasets=["D1"], backbone_names=["dm"], methods=["backbone"])
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with Display([job], [1.0], console, tmp_path, "cpu") as display:
         display.show(Event(job, "started"))
+        monkeypatch.setattr(progress, "_LINE_S", -1)
         display.show(Event(job, "progress", "dm, epoch 30", share=0.5, mib=321.0))
+        monkeypatch.undo()
         display.show(Event(job, "finished"))
     said = console.file.getvalue()
     assert ("\x1b[" in said) == bars
+    assert ("50 %, 0 of 1 job ended, 1 running" in said) != bars
     assert "1/1 D1/dm finished" in said
     assert ("100 %" in said) == bars
 
