@@ -45,7 +45,7 @@ class _ElsewhereError(Exception):
 
 
 class _UnreachableError(Exception):
-    """The server cannot be reached: this run is for the process that logs offline."""
+    """The server cannot be reached, or the run not be begun: it is for the process that logs offline."""
 
 
 class _Server:
@@ -159,8 +159,11 @@ class Session:
         """Have W&B write offline logs to their end: ``Run.finish`` returns before, and no exit hook runs here."""
         import wandb
 
-        wandb.teardown()
-        self._mark_whole()
+        for step in (wandb.teardown, self._mark_whole):
+            try:
+                step()
+            except Exception as error:  # W&B's own process has died; the disk has no room for a mark
+                self._failed(error)
         for run in self.finished:
             self.problems.append(f"{run} is not whole (is the disk full?): give the same command again")
 
@@ -241,10 +244,12 @@ class Session:
 
     def _finish_run(self, key: str, run: wandb.Run, exit_code: int) -> None:
         folder = Path(run.dir).parent
+        offline = self.mode == "offline"
+        if offline and exit_code == 0:  # before it ends, which may last longer than it is waited for
+            self.finished.append(folder)
         try:
             run.finish(exit_code)
-            if self.mode == "offline":
-                self.finished += [folder] if exit_code == 0 else []
+            if offline:
                 self._mark_whole()
                 return
             if exit_code == 0:
@@ -269,7 +274,10 @@ class Session:
                 self._start(cell.label, cell.key, cell.protocol.name, config)
             except (_ElsewhereError, _UnreachableError):
                 raise
-            except Exception:  # a full disk, say: its next point would only fail like this one
+            except Exception as error:  # a full disk, say: its next point would only fail like this one
+                if self.rest is not None and self.mode == "online":  # the other process tries, from its first point on
+                    self._failed(error)
+                    raise _UnreachableError from error
                 self.passed_over.add(cell.key)
                 raise
         return self.open[cell.key]

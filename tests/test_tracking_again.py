@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from queue import SimpleQueue
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import wandb
@@ -225,3 +228,55 @@ def test_a_cell_that_is_run_again_leaves_one_run(logged):
     # the backbone is trained again for its student's sake, and its own run is left alone
     assert after["multilabel/dm/backbone"][0][:2] == before[0][:2]
     assert "nll/mean" in after["multilabel/dm/pl"][0][0]
+
+
+def one_cell(folder, **options):
+    (job,) = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"], methods=["backbone"])
+    return Session(Tracking("offline", "project", None, (), folder), "0" * 8, [job], **options), job
+
+
+def test_a_run_online_that_the_disk_does_not_hold_is_handed_over_whole(tmp_path, monkeypatch):
+    """And no part of it, from which the other process would make a run that failed."""
+    rest = SimpleQueue()
+    session, job = one_cell(tmp_path, rest=rest, mode="online")
+    ended = []
+    run = SimpleNamespace(dir=tmp_path / "run" / "files", path="us/mine/run", finish=ended.append)
+
+    def full(path, text):
+        raise OutputError(f"{path} cannot be written")
+
+    monkeypatch.setattr(wandb, "init", lambda **options: run)
+    monkeypatch.setattr(tracking, "write_text", full)
+    monkeypatch.setattr(tracking, "arrived", lambda run: False)
+    points = [Point("backbone", ["backbone"], epoch, [0], [0.0], [[1.0]], None) for epoch in (1, 2, 3)]
+    for point in points:
+        session.take(job, "point", "", point)
+    session.take(job, "recorded", "backbone", None)
+    session.finish(complete=False, share=4.0)
+    told = [rest.get_nowait() for _ in range(rest.qsize())]
+    assert told == [*((job, "point", "", point) for point in points), (job, "recorded", "backbone", None), (False, 4.0)]
+    assert ended == [1]
+    assert "cannot be written" in session.said()[0]
+
+
+def test_a_run_whose_end_lasts_longer_than_it_is_waited_for_is_told(tmp_path, monkeypatch):
+    session, _ = one_cell(tmp_path, mode="offline")
+    held = Event()
+    session.open["cell"] = SimpleNamespace(dir=tmp_path / "run" / "files", finish=lambda exit_code: held.wait(60))
+    monkeypatch.setattr(tracking, "CLOSE_S", 0)
+    session._end("cell")
+    session.finish(complete=False, share=0.0)
+    held.set()
+    assert session.problems == [f"{tmp_path / 'run'} is not whole (is the disk full?): give the same command again"]
+
+
+def test_what_went_wrong_is_told_where_the_process_of_wandb_has_died(tmp_path, monkeypatch):
+    def die():
+        raise ConnectionResetError("Connection lost")
+
+    session, _ = one_cell(tmp_path, mode="offline")
+    monkeypatch.setattr(wandb, "teardown", die)
+    session.finish(complete=False, share=0.0)
+    assert session.said() == [
+        "W&B failed, and the sweep is whole; first trouble: Connection lost (ConnectionResetError)"
+    ]
