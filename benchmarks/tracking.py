@@ -83,6 +83,7 @@ class Session:
     server: _Server = field(default_factory=_Server)
     cells: dict[Job, list[Cell]] = field(default_factory=dict)
     open: dict[str, wandb.Run] = field(default_factory=dict)  # by the cell's key
+    told: dict[str, int] = field(default_factory=dict)  # step of an open run's last point, by the cell's key
     ending: list[tuple[float, Thread]] = field(default_factory=list)  # and since when
     problems: list[str] = field(default_factory=list)
     kept: dict[str, list[Any]] = field(default_factory=dict)  # what online runs were told, until the server has it
@@ -207,7 +208,8 @@ class Session:
 
     def _take(self, cell: Cell, kind: str, text: str, point: Point | None) -> None:
         if point is not None:
-            self._run(cell).log(logged(cell.method, point), step=step_of(cell, point))
+            self.told[cell.key] = step_of(cell, point)
+            self._run(cell).log(logged(cell.method, point), step=self.told[cell.key])
         elif kind == "failed":
             self._run(cell).summary["error"] = last_line(text)
             self._end(cell.key, exit_code=1)
@@ -219,10 +221,10 @@ class Session:
         record = Store(self.settings.folder).read(cell)
         if record is None:
             return
-        had_points = cell.key in self.open
-        run = self._run(cell)
-        for step, row in () if had_points else logged_afterwards(cell, record):
-            run.log(row, step=step)
+        last, run = self.told.pop(cell.key, 0), self._run(cell)
+        for step, row in logged_afterwards(cell, record):
+            if step > last:  # all, or what a stack that a GPU's memory did not hold to its end left to its halves
+                run.log(row, step=step)
         for metric in record["metrics"]:
             values = [result["metrics"].get(metric) for result in record["results"]]
             summary = summarise(values, len(cell.seeds))

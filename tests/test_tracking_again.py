@@ -280,3 +280,18 @@ def test_what_went_wrong_is_told_where_the_process_of_wandb_has_died(tmp_path, m
     assert session.said() == [
         "W&B failed, and the sweep is whole; first trouble: Connection lost (ConnectionResetError)"
     ]
+
+
+def test_a_curve_that_broke_off_has_the_rest_of_the_record(logged, tmp_path):
+    """A stack that is too large for a GPU is trained again in halves, which tell no points."""
+    folder = shutil.copytree(logged, tmp_path / "run", ignore=shutil.ignore_patterns("wandb"))
+    (job,) = saved_jobs(folder)[0]
+    before = runs(logged)["multilabel/dm/backbone"][0][1]
+    session = Session(Tracking("offline", "project", None, (), folder), "0" * 8, [job])
+    session.take(job, "point", "", Point("backbone", ["backbone"], 1, [0, 1, 2], [0.0], [[1.0], [2.0], [3.0]], None))
+    session.take(job, "recorded", "backbone", None)
+    session.finish(complete=False, share=4.0)
+    assert session.problems == []
+    ((_, history, _),) = runs(folder)["multilabel/dm/backbone"]
+    assert [row["_step"] for row in history] == [1, 2, 3]
+    assert [row["training_loss/mean"] for row in history[1:]] == [row["training_loss/mean"] for row in before[1:]]
