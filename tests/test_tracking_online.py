@@ -338,3 +338,12 @@ def test_a_sync_leaves_what_a_sweep_still_writes(server, waiting, capsys):
     assert {run.name for run in server.runs.values()} == {"summary"}
     assert sweep(["sync", str(waiting)]) == 0
     check_against_records(server, waiting, {"multilabel/dm/backbone", "summary"})
+
+
+def test_a_cell_that_failed_is_told_online_and_leaves_nothing_to_sync(server, tmp_path, capsys):
+    options = ["--datasets", "multilabel", "--backbones", "tests.parts.Broken", *FAST[4:], "--methods", "backbone"]
+    assert sweep([*options, "--out", str(tmp_path)]) == 1
+    assert "W&B failed" not in capsys.readouterr().err
+    ended = {run.name: run.exit_code for run in server.runs.values()}
+    assert ended == {"multilabel/tests.parts.Broken/backbone": 1, "summary": 0}
+    assert unsynced(tmp_path) == []
