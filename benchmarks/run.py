@@ -43,6 +43,7 @@ from cst_lightning.errors import InputError
 from cst_lightning.minibatches import batch_bounds
 from cst_lightning.self_training import SelfTraining
 from cst_lightning.texts import counted, printable
+from datamodules.base import BanditDataModule
 from datamodules.catalogue import DataSpec
 
 _FILE_WIDTH = 240  # columns of a table that goes to a file
@@ -336,11 +337,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _make_data(job: Job, options: Namespace) -> BanditDataModule:
+    """The data of the job's first seed, not drawn yet."""
+    try:
+        return job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
+    except InputError as error:
+        raise InputError(f"data set {job.dataset}: {error}") from None
+
+
 def _check_data(jobs: Sequence[Job], options: Namespace) -> None:
     """Read every data set once for one seed, so that what cannot be trained on shows before any work."""
     n_outcomes: dict[DataSpec, int] = {}
     for job in {str(job.dataset): job for job in jobs}.values():
-        data = job.dataset.make(job.seeds[:1], job.protocol, options.data_dir)
+        data = _make_data(job, options)
         data.setup()
         try:
             batch_bounds(data.train.n_rows, job.protocol.batch_size)
@@ -362,6 +371,7 @@ def _plan(jobs: Sequence[Job], store: Store, options: Namespace, workers: int | 
     rows = []
     seconds = [0.0]
     for job in jobs:
+        _make_data(job, options)
         missing = cells_to_run(job, store, options.on_existing)
         pieces = [job] if options.seeds_per_job is None else cut(job, options.seeds_per_job)
         seconds += [estimate_seconds(piece) for piece in pieces] if missing else []

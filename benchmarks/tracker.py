@@ -12,11 +12,13 @@ import queue
 import re
 import secrets
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
@@ -123,27 +125,31 @@ def _track(
     _keep_output(settings.folder / "wandb" / "output.log")
     Thread(target=_end_after_parent, daemon=True).start()
     inbox, rest = inboxes[place], inboxes[1] if place == 0 and len(inboxes) > 1 else None
-    try:
-        session = Session(settings, _token(settings.folder), jobs, rest)
-    except OSError as error:
-        if rest is not None:
-            rest.put((False, None))
-        why = f"{settings.folder / 'wandb'}: {error.strerror or error}"
-        outbox.put((place, [f"W&B could not log, and the sweep is whole: {why}"]))
-        return
-    parent = multiprocessing.parent_process()
-    while True:
+    with ExitStack() as stack:
         try:
-            message = inbox.get(timeout=_LOOK_S)
-        except queue.Empty:
-            if parent is not None and parent.is_alive():
-                continue
-            message = (False, None)  # the sweep was killed
-        if len(message) == 2:
-            break
-        session.take(*message)
-    session.finish(*message)
-    outbox.put((place, session.said()))
+            tempfile.tempdir = None  # the sweep's place for temporary files, where W&B leaves some: they go with ours
+            temporary = stack.enter_context(TemporaryDirectory(prefix="cst-wandb-", ignore_cleanup_errors=True))
+            tempfile.tempdir = os.environ["TMPDIR"] = temporary
+            session = Session(settings, _token(settings.folder), jobs, rest)
+        except OSError as error:
+            if rest is not None:
+                rest.put((False, None))
+            why = f"{settings.folder / 'wandb'}: {error.strerror or error}"
+            outbox.put((place, [f"W&B could not log, and the sweep is whole: {why}"]))
+            return
+        parent = multiprocessing.parent_process()
+        while True:
+            try:
+                message = inbox.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if parent is not None and parent.is_alive():
+                    continue
+                message = (False, None)  # the sweep was killed
+            if len(message) == 2:
+                break
+            session.take(*message)
+        session.finish(*message)
+        outbox.put((place, session.said()))
 
 
 def _end_after_parent() -> None:

@@ -166,7 +166,7 @@ class Session:
             except Exception as error:  # W&B's own process has died; the disk has no room for a mark
                 self._failed(error)
         for run in self.finished:
-            self.problems.append(f"{run} is not whole (is the disk full?): give the same command again")
+            self.problems.append(f"{run} is not whole (is the disk full?)")
 
     def _wait(self, seconds: float) -> None:
         """For the runs that are ending."""
@@ -200,7 +200,8 @@ class Session:
         if self.refused:
             said.append(f"W&B: {', '.join(self.refused)} left out: no value that it takes")
         if self.problems:
-            said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}")
+            again = ". The same command, given again, logs what is missing" if self.mode == "offline" else ""
+            said.insert(0, f"W&B failed, and the sweep is whole; first trouble: {redact(self.problems[0])}{again}")
         return said
 
     def _failed(self, error: Exception) -> None:

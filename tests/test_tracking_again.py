@@ -185,9 +185,7 @@ def test_a_run_whose_log_the_disk_cut_off_has_not_ended_and_is_told(room, tmp_pa
     session.finish(complete=False, share=4.0)
     (run,) = unsynced(tmp_path)
     assert (run / "ended").exists() == room
-    assert session.problems == (
-        [] if room else [f"{run} is not whole (is the disk full?): give the same command again"]
-    )
+    assert session.problems == ([] if room else [f"{run} is not whole (is the disk full?)"])
 
 
 @pytest.mark.parametrize("where", ["at its start", "after it"])
@@ -267,7 +265,7 @@ def test_a_run_whose_end_lasts_longer_than_it_is_waited_for_is_told(tmp_path, mo
     session._end("cell")
     session.finish(complete=False, share=0.0)
     held.set()
-    assert session.problems == [f"{tmp_path / 'run'} is not whole (is the disk full?): give the same command again"]
+    assert session.problems == [f"{tmp_path / 'run'} is not whole (is the disk full?)"]
 
 
 def test_what_went_wrong_is_told_where_the_process_of_wandb_has_died(tmp_path, monkeypatch):
@@ -277,9 +275,8 @@ def test_what_went_wrong_is_told_where_the_process_of_wandb_has_died(tmp_path, m
     session, _ = one_cell(tmp_path, mode="offline")
     monkeypatch.setattr(wandb, "teardown", die)
     session.finish(complete=False, share=0.0)
-    assert session.said() == [
-        "W&B failed, and the sweep is whole; first trouble: Connection lost (ConnectionResetError)"
-    ]
+    (said,) = session.said()
+    assert "W&B failed, and the sweep is whole; first trouble: Connection lost (ConnectionResetError)" in said
 
 
 def test_a_curve_that_broke_off_has_the_rest_of_the_record(logged, tmp_path):
