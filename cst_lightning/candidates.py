@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,16 +140,17 @@ def held_out_nll(module: StackedModule, train: Feedback, rows: Feedback) -> Held
     shares = (counts / counts.sum(-1, keepdim=True)).log()
     action, outcome, weight = rows.action, rows.outcome.clamp(min=0), rows.counted.double()
 
-    def mean(value: torch.Tensor) -> float:
-        return float(((value * weight).sum(1) / weight.sum(1)).nanmean())
+    def by_model(value: torch.Tensor) -> NDArray[np.float64]:
+        return np.asarray((value * weight).sum(1) / weight.sum(1))
 
     log_p = log_probs(module.logits(rows.x).cpu().double())
     loss, constant = -log_p[model, torch.arange(rows.n_rows), action, outcome], -shares[model, action, outcome]
-    saved = float(ambiguity(module, rows, len(rows.x))[0, 0])
+    saved = ambiguity(module, rows, len(rows.x))[0, 0]
     of_shares = float((_divergence(shares, 0)[action] * weight).sum() / weight.sum())
     gain = loss - constant
-    error = (weight * (gain - mean(gain))).square().sum().sqrt() / weight.sum()
-    return HeldOut(mean(loss) - saved, mean(constant) - of_shares, float(error))
+    error = (weight * (gain - by_model(gain).mean())).square().sum().sqrt() / weight.sum()
+    nll = nll_of_average(by_model(loss), saved)
+    return HeldOut(float(nll), float(nll_of_average(by_model(constant), of_shares)), float(error))
 
 
 def _choose(rule: str, modules: Sequence[StackedModule], data: LogDataModule) -> tuple[int, NDArray[np.float64]]:
@@ -158,7 +160,7 @@ def _choose(rule: str, modules: Sequence[StackedModule], data: LogDataModule) ->
     if rule != AUTO or data.validation is None:
         return int(score.mean(0).argmin()), score.mean(0)
     saved = np.concatenate([ambiguity(module, data.validation, len(data.validation.x))[0] for module in modules])
-    return simplest(score, saved), score.mean(0) - saved
+    return simplest(score, saved), nll_of_average(score, saved)
 
 
 def simplest(score: NDArray[np.float64], saved: NDArray[np.float64]) -> int:
@@ -167,13 +169,26 @@ def simplest(score: NDArray[np.float64], saved: NDArray[np.float64]) -> int:
     Args:
         score: of each model, ``[F, W]``, candidates ordered from simple to complex. saved: by averaging, ``[W]``.
     """
-    mean = score.mean(0) - saved
+    mean = nll_of_average(score, saved)
     lowest = int(mean.argmin())
     if len(score) == 1:
         return lowest
     with np.errstate(invalid="ignore"):  # of a candidate that failed
         error = (score - score[:, [lowest]]).std(0, ddof=1) / math.sqrt(len(score))
     return int(np.argmax(mean <= mean[lowest] + error))
+
+
+def nll_of_average(score: NDArray[np.float64], saved: Any) -> NDArray[np.float64]:
+    """NLL of the models' average: the mean of theirs less what averaging saves, and never below 0.
+
+    Both are estimates, and of different things: the mean is of outcomes that were seen, each under the model that held
+    its row out; what is saved is an expectation under all models, were outcomes to follow their average. Where few rows
+    count and the models are sure and disagree, it can come out larger than the mean, and 0 is the nearest NLL.
+
+    Args:
+        score: NLL of each model, ``[F, ...]``. saved: by averaging (``ambiguity``), ``[...]``.
+    """
+    return np.maximum(score.mean(0) - saved, 0.0)
 
 
 def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cst_lightning import CounterfactualClassifier, candidates
-from cst_lightning.candidates import ambiguity, simplest
+from cst_lightning.candidates import ambiguity, held_out_nll, simplest
 from cst_lightning.distributions import probs
 from cst_lightning.feedback import Feedback
 from tests.classifiers import QUICK, make_log
@@ -68,6 +68,40 @@ def test_a_model_that_failed_does_not_spoil_the_others():
     logits = torch.zeros(2, 8, 3, 1)
     logits[1] = torch.nan
     assert ambiguity(models(logits, 1), held_out(1, 2), 2).tolist() == [[0.0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(2, 4), st.sampled_from([0.1, 1, 10]), st.floats(0, 9))
+def test_no_nll_of_rows_held_out_is_below_zero(seed, n_models, m, scale, spread):
+    draw = torch.Generator().manual_seed(seed)
+
+    def rows(n):
+        size = (n_models, n)
+        action, outcome = torch.randint(2, size, generator=draw), torch.randint(m, size, generator=draw)
+        weight = (spread * torch.randn(size, generator=draw)).exp()
+        return Feedback(torch.zeros(*size, 1), action, outcome, 2, m, weight=weight, allow_unlogged=True)
+
+    train, out = rows(8), rows(2)
+    logits = scale * torch.randn(n_models, 2 * n_models, 2, m - 1, generator=draw)  # of every model, of all rows
+    own = logits.view(n_models, n_models, 2, 2, m - 1).diagonal().movedim(-1, 0)
+    of_these = SimpleNamespace(n_variants=1, logits=lambda x: own if x.shape[1] == 2 and n_models > 1 else logits)
+    found = held_out_nll(of_these, train, out)
+    assert found.nll >= 0
+    assert found.constant >= 0
+    single = -probs(own.double()).log()[torch.arange(n_models)[:, None], torch.arange(2), out.action, out.outcome]
+    mean = float(((single * out.weight).sum(1) / out.weight.sum(1)).mean())
+    saved = float(ambiguity(of_these, out, n_models)[0, 0])
+    assert found.nll == pytest.approx(max(mean - saved, 0), abs=1e-6)
+
+
+def test_the_score_of_a_candidate_is_not_below_zero_and_what_is_below_wins_no_choice(monkeypatch):
+    score = torch.tensor([[0.1, 0.2], [0.1, 0.3], [0.1, 0.1]]).double()
+    monkeypatch.setattr(candidates, "scores", lambda *_: score)
+    monkeypatch.setattr(candidates, "ambiguity", lambda module, *_: np.full((1, module.n_variants), 0.3))
+    x, action, outcome = make_log()
+    model = CounterfactualClassifier(method="pl_soft", n_models=3, **QUICK).fit(x, action, outcome)
+    assert [candidate.score for candidate in model.candidates_] == [0, 0]
+    assert model.method_ == "backbone"
 
 
 def test_the_choice_counts_what_averaging_saves_each_candidate():
