@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cst_lightning.catalogue import get_method
 from cst_lightning.distributions import log_probs
+from cst_lightning.errors import InputError
 from cst_lightning.feedback import Feedback
 from cst_lightning.fitting import LogDataModule
 from cst_lightning.propensity import Overlap, inverse_propensity_weights, logged_or_estimated
@@ -20,6 +21,7 @@ from cst_lightning.protocols import Protocol
 from cst_lightning.selection import get_rule, scores
 from cst_lightning.self_training import self_train
 from cst_lightning.stacked import StackedModule
+from cst_lightning.texts import counted
 
 N_FOLDS = 5  # a model holds out one of them
 AUTO = "auto"  # the simplest within a standard error of the lowest observed NLL of the models' average
@@ -52,11 +54,22 @@ class HeldOut:
 def folds(log: Feedback, n_models: int, random: np.random.RandomState) -> tuple[Feedback, Feedback]:
     """Rows to train on and rows held out, ``[n_models, ...]``, each with the actions and outcomes of the whole.
 
+    Every fold has rows that count (an outcome that was seen, with a weight above 0): one without would score nothing.
+
     Args:
         log: of one replicate. n_models: how many of the five folds are held out, each by one model.
+
+    Raises:
+        InputError: fewer rows count than there are folds.
     """
     strata = (log.action[0] * (log.n_outcomes + 1) + log.outcome[0]).numpy()
-    order = np.lexsort((random.random_sample(log.n_rows), strata))
+    counts = (log.counted[0] > 0).numpy()
+    if counts.sum() < N_FOLDS:
+        which = "" if log.weight is None else ", with a weight above 0,"
+        raise InputError(
+            f"outcome is seen{which} in {counted(int(counts.sum()), 'row')}: at least {N_FOLDS} are needed"
+        )
+    order = np.lexsort((random.random_sample(log.n_rows), strata, ~counts))
     n_held_out = log.n_rows // N_FOLDS
     # dealt like cards: every fifth row of the sorted log goes to the same fold, and all folds are of one size
     dealt = order[: n_held_out * N_FOLDS].reshape(n_held_out, N_FOLDS).T
@@ -188,7 +201,7 @@ def nll_of_average(score: NDArray[np.float64], saved: Any) -> NDArray[np.float64
     Args:
         score: NLL of each model, ``[F, ...]``. saved: by averaging (``ambiguity``), ``[...]``.
     """
-    return np.maximum(score.mean(0) - saved, 0.0)
+    return np.asarray(np.maximum(score.mean(0) - saved, 0.0))
 
 
 def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArray[np.float64]:
@@ -206,7 +219,7 @@ def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArr
             although all but one were trained on a row: how far they differ there stands for new rows.
     """
     n_logs, step = len(held_out.x) // n_models, -(-n_models * held_out.n_rows // _ROWS)
-    x, action, counted = (
+    x, action, weight = (
         part.cpu().reshape(n_logs, -1, *part.shape[2:])[:, ::step]
         for part in (held_out.x, held_out.action, held_out.counted)
     )
@@ -214,7 +227,7 @@ def ambiguity(module: StackedModule, held_out: Feedback, n_models: int) -> NDArr
     log_p = log_probs(logits).view(n_logs, n_models, module.n_variants, *logits.shape[1:3], -1)
     divergence = _divergence(log_p, 1)  # [S, W, N, K]
     taken = divergence.gather(-1, action[:, None, :, None].expand(*divergence.shape[:3], 1))[..., 0]
-    saved = (taken * counted[:, None]).sum(-1) / counted.sum(-1, keepdim=True)
+    saved = (taken * weight[:, None]).sum(-1) / weight.sum(-1, keepdim=True)
     return np.asarray(saved.nan_to_num(nan=0.0))  # of a replicate that failed, which no rule chooses
 
 

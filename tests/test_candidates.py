@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cst_lightning import CounterfactualClassifier, candidates
+from cst_lightning import CounterfactualClassifier, InputError, candidates
 from cst_lightning.candidates import ambiguity, held_out_nll, simplest
 from cst_lightning.distributions import probs
 from cst_lightning.feedback import Feedback
@@ -194,6 +194,30 @@ def test_a_constant_is_as_good_as_itself_on_the_rows_held_out():
         assert found.nll == pytest.approx(found.constant, abs=1e-6)
         assert found.error == pytest.approx(0, abs=1e-6)
     assert model.candidates_[0].score == pytest.approx(found.nll, abs=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_every_model_holds_out_rows_that_count_however_few_do(weighted):
+    x, action, outcome = make_log(n=33)
+    counted = np.isin(np.arange(33), [1, 2, 5, 9, 17, 32])
+    weight = counted.astype(float) if weighted else None
+    outcome = outcome if weighted else np.where(counted, outcome, None)
+    for seed in range(3):
+        model = CounterfactualClassifier("constant", "backbone", missing="impute", random_state=seed)
+        found = model.fit(x, action, outcome, sample_weight=weight).held_out_
+        assert np.isfinite(found.constant)
+        assert model.candidates_[0].score == pytest.approx(found.nll, abs=1e-6)  # no fold of nothing is in the mean
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_fewer_rows_that_count_than_folds_are_refused(weighted):
+    x, action, outcome = make_log(n=20)
+    counted, said = np.arange(20) < 4, ", with a weight above 0," if weighted else ""
+    given = {"sample_weight": counted} if weighted else {}
+    with pytest.raises(InputError, match=f"outcome is seen{said} in 4 rows: at least 5 are needed"):
+        CounterfactualClassifier(**QUICK).fit(
+            x, action, outcome if weighted else np.where(counted, outcome, None), **given
+        )
 
 
 def test_what_the_features_tell_is_seen_on_the_rows_held_out(tmp_path):
