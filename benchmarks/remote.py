@@ -59,6 +59,7 @@ class Remote:
         self._there: dict[str, _Stamp | None] = {}  # what is known to be there, and whether it is what is here
         self._is_of_this_machine = "file" in self._fs.protocol
         self._lock, self._asked, self._sending = Lock(), False, False
+        self._pushing = Lock()  # one push at a time: a slow one would put old tables over new ones
 
     def pull(self) -> None:
         """Fetch the records that are there, where they are later than those here; each is read once.
@@ -149,22 +150,26 @@ class Remote:
 
     def _push(self) -> None:
         """Send what is new or changed here; a fault is kept in ``trouble``."""
-        try:
-            kept = [path for kind in _PUSHED for path in self.folder.glob(kind) if is_plain(path)]
-            for path in [*kept, *self._tables()]:
-                name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
-                is_cell = name.startswith("cells/")
-                if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):
-                    self._put(path, name)
-                    self._there[name] = stamp
-                failure = name.removesuffix(".json") + FAILED
-                if is_cell and not name.endswith(FAILED) and failure in self._there:
-                    with suppress(FileNotFoundError):
-                        self._fs.rm_file(f"{self._root}/{failure}")
-                    del self._there[failure]
-            self.trouble = ""
-        except Exception as error:
-            self.trouble = _said(error)
+        with self._pushing:
+            try:
+                self._send()
+                self.trouble = ""
+            except Exception as error:
+                self.trouble = _said(error)
+
+    def _send(self) -> None:
+        kept = [path for kind in _PUSHED for path in self.folder.glob(kind) if is_plain(path)]
+        for path in [*kept, *self._tables()]:
+            name, stamp = path.relative_to(self.folder).as_posix(), _stamp(path)
+            is_cell = name.startswith("cells/")
+            if self._there.get(name) != stamp and not (is_cell and examine(path)[0] is None):
+                self._put(path, name)
+                self._there[name] = stamp
+            failure = name.removesuffix(".json") + FAILED
+            if is_cell and not name.endswith(FAILED) and failure in self._there:
+                with suppress(FileNotFoundError):
+                    self._fs.rm_file(f"{self._root}/{failure}")
+                del self._there[failure]
 
     def _put(self, path: Path, name: str) -> None:
         """An object store shows an object when it is whole; this machine's file systems show what is written so far."""

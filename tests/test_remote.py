@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import fsspec
 import pytest
@@ -229,6 +229,35 @@ def test_a_record_that_is_written_during_a_push_is_sent_too(memory, tmp_path, mo
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert remote.trouble == ""
+
+
+def test_a_push_that_is_slow_does_not_put_old_tables_over_new_ones(memory, tmp_path, monkeypatch):
+    remote = Remote("memory://bucket/run")
+    remote.folder.mkdir(parents=True)
+    table, put, read, go_on = remote.folder / "tables.md", MemoryFileSystem.put_file, Event(), Event()
+    table.write_text("old")
+
+    def slow(self, local, path, **options):
+        old = Path(local).read_text()
+        if not read.is_set():
+            read.set()
+            assert go_on.wait(60)
+        memory.pipe_file(path, old.encode())
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", slow)
+    remote.push_beside()
+    assert read.wait(60)
+    table.write_text("the new one")
+    later = Thread(target=remote.finish)
+    later.start()
+    later.join(0.3)  # without waiting it would be done by now
+    go_on.set()
+    later.join(60)
+    deadline = time.monotonic() + 60
+    while remote._sending:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert memory.cat_file("/bucket/run/tables.md") == b"the new one"
 
 
 def test_tables_have_what_another_machine_recorded_meanwhile(memory, tmp_path, monkeypatch, capsys):
