@@ -8,6 +8,7 @@ product; times are those of the fastest epoch, whole: Lightning, callbacks and s
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.executors.local import worker_context
+from benchmarks.executors.local import no_interrupt, worker_context
 from benchmarks.files import write_text
 from benchmarks.machine import machine
 from benchmarks.measuring import SHAPES, Case, Measured, What, measure
@@ -73,18 +74,21 @@ def run(wanted: Sequence[Case]) -> Iterator[Measured]:
     with worker_context() as context:
         for case in wanted:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, case))  # type: ignore[attr-defined]
-            process.start()
+            process = context.Process(target=_work, args=(theirs, case), daemon=True)  # type: ignore[attr-defined]
+            with no_interrupt():
+                process.start()
             theirs.close()
             try:
                 yield ours.recv()
             except EOFError as error:
                 raise RuntimeError(f"measuring {case} died") from error
-            finally:
+            finally:  # it has sent what it measured, or Ctrl-C waits for no more of it
+                process.kill()
                 process.join()
 
 
 def _work(connection: Connection, case: Case) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's; it ends this process
     connection.send(measure(case))
 
 

@@ -2,7 +2,10 @@
 
 import json
 import math
+import multiprocessing
+import signal
 from itertools import product
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -120,6 +123,20 @@ def test_a_measurement_that_is_stopped_keeps_the_cases_it_has(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         speed.main(["--json", str(tmp_path / "rows.json")])
     assert [row["what"] for row in json.loads((tmp_path / "rows.json").read_text())] == ["hsic"]
+
+
+def test_ctrl_c_does_not_wait_for_the_case_that_is_measured(monkeypatch):
+    workers = []
+
+    def ctrl_c(connection):
+        workers.extend(multiprocessing.active_children())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "recv", ctrl_c)
+    long = Case("hsic", "B=64", (64, 4, 3), 8, 2, batch_size=64, with_loop=False, seconds=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        next(speed.run([long]))
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL]
 
 
 @pytest.mark.parametrize("option", [["--out", "/proc/sys/kernel/speed"], ["--json", "/proc/sys/kernel/speed.json"]])
