@@ -142,6 +142,7 @@ def _track(
             try:
                 message = inbox.get(timeout=_LOOK_S)
             except queue.Empty:
+                session.mark_whole()
                 if parent is not None and parent.is_alive():
                     continue
                 message = (False, None)  # the sweep was killed

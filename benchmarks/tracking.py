@@ -160,11 +160,11 @@ class Session:
         """Have W&B write offline logs to their end: ``Run.finish`` returns before, and no exit hook runs here."""
         import wandb
 
-        for step in (wandb.teardown, self._mark_whole):
-            try:
-                step()
-            except Exception as error:  # W&B's own process has died; the disk has no room for a mark
-                self._failed(error)
+        try:
+            wandb.teardown()
+        except Exception as error:  # W&B's own process has died
+            self._failed(error)
+        self.mark_whole()
         for run in self.finished:
             self.problems.append(f"{run} is not whole (is the disk full?)")
 
@@ -253,7 +253,7 @@ class Session:
         try:
             run.finish(exit_code)
             if offline:
-                self._mark_whole()
+                self.mark_whole()
                 return
             if exit_code == 0:
                 (folder / ENDED).touch()
@@ -263,11 +263,11 @@ class Session:
         except Exception as error:
             self._failed(error)
 
-    def _mark_whole(self) -> None:
+    def mark_whole(self) -> None:
         """Mark the offline runs whose logs W&B has written to their end, which may be after ``Run.finish`` returned."""
         for run in [run for run in self.finished if is_whole(run)]:
-            (run / ENDED).touch()
-            with suppress(ValueError):  # another thread has
+            with suppress(OSError, ValueError):  # no room for a mark; another thread has made it
+                (run / ENDED).touch()
                 self.finished.remove(run)
 
     def _run(self, cell: Cell) -> wandb.Run:
