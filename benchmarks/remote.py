@@ -54,7 +54,7 @@ class Remote:
         except Exception as error:  # of whatever package has this kind of address
             raise InputError(f"out={address}: {_said(error)}") from None
         name = re.sub("[^A-Za-z0-9.]+", "-", address)[-80:].strip("-.")
-        self.address, self.trouble, self.faults = address, "", list[tuple[str, str]]()
+        self.address, self.trouble, self.unread, self.faults = address, "", "", list[tuple[str, str]]()
         self.folder = refuse_links(parent / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:8]}")
         self._there: dict[str, _Stamp | None] = {}  # what is known to be there, and whether it is what is here
         self._is_of_this_machine = "file" in self._fs.protocol
@@ -116,28 +116,32 @@ class Remote:
         Thread(target=self._push_all, daemon=True).start()
 
     def refresh(self) -> None:
-        """``pull`` at the end, for what other machines recorded meanwhile; a fault is kept in ``trouble``."""
-        self._bounded(self.pull)
+        """``pull`` at the end, for what other machines recorded meanwhile; a fault is kept in ``unread``."""
+        self.unread = self._bounded(self.pull)
 
     def finish(self) -> None:
         """Send all that is not there yet; a fault is kept in ``trouble``."""
-        self._bounded(self._push)
+        self.trouble = self._bounded(self._push) or self.trouble
 
-    def _bounded(self, work: Callable[[], None]) -> None:
+    def _bounded(self, work: Callable[[], None]) -> str:
+        """Do ``work`` within a bounded time; what went wrong, or ""."""
+        faults = list[str]()
+
         def run() -> None:
             try:
                 work()
             except Exception as error:
-                self.trouble = _said(error)
+                faults.append(_said(error))
 
         thread = Thread(target=run, daemon=True)
         thread.start()
         try:
             thread.join(_PATIENCE_S)
             if thread.is_alive():
-                self.trouble = f"no answer in {_PATIENCE_S:.0f} s"
+                return f"no answer in {_PATIENCE_S:.0f} s"
         except KeyboardInterrupt:
-            self.trouble = "stopped by Ctrl-C"
+            return "stopped by Ctrl-C"
+        return "".join(faults)
 
     def _push_all(self) -> None:
         while True:

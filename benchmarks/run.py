@@ -286,8 +286,15 @@ def _finish(jobs: Sequence[Job], store: Store, console: Console, ended: str, rem
 
 
 def _copy(remote: Remote, console: Console) -> bool:
-    """Send the tables, and records that did not get there before; whether all is there."""
+    """Send the tables, and records that did not get there before; whether all is there, and in the tables."""
     remote.finish()
+    if remote.unread:
+        console.print(
+            f"{printable(remote.address)} was not read at the end ({remote.unread}): the tables may lack what other "
+            "machines recorded meanwhile. The same command makes them again.",
+            markup=False,
+            soft_wrap=True,
+        )
     if remote.trouble:
         console.print(
             f"{printable(remote.address)} lacks a part ({remote.trouble}); all of it is in {remote.folder}. "
@@ -295,7 +302,7 @@ def _copy(remote: Remote, console: Console) -> bool:
             markup=False,
             soft_wrap=True,
         )
-    return not remote.trouble
+    return not (remote.trouble or remote.unread)
 
 
 def _cluster(options: Namespace) -> ray.Cluster | None:

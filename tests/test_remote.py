@@ -137,6 +137,25 @@ def test_an_address_that_fails_in_the_middle_is_told_and_gets_the_rest_later(mem
     assert len(there(memory)) == 8
 
 
+def test_an_address_that_cannot_be_read_at_the_end_is_told(memory, tmp_path, capsys, monkeypatch):
+    """The tables, which it takes again, may lack what other machines recorded."""
+    begin, listed = Remote.begin, MemoryFileSystem.ls
+
+    def away(self, *arguments, **options):
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as during:
+        during.setattr(Remote, "begin", lambda self: (begin(self), during.setattr(MemoryFileSystem, "ls", away)))
+        assert main([*ARGUMENTS, "memory://bucket/run"]) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert "memory://bucket/run was not read at the end" in err
+    assert "the store is away" in err
+    assert "lacks a part" not in err
+    assert MemoryFileSystem.ls is listed
+    assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
+    assert there(memory) == copied(folder_of(tmp_path))
+
+
 def test_a_torn_file_at_the_address_is_named_and_its_cell_alone_is_run_again(memory, here, tmp_path, capsys):
     assert main([*ARGUMENTS, "memory://bucket/run"]) == 0
     memory.pipe_file(one_there(memory), memory.cat_file(one_there(memory))[:1000])
