@@ -26,7 +26,7 @@ class Parts:
     """The parts of a sweep's jobs, and what becomes of their records.
 
     Args:
-        jobs: those with a cell to run. store: where the cells' records belong. device: of the sweep's options.
+        jobs: those with a cell to run. store: where the cells' records belong. device: that jobs train on.
         on_existing: what to do with records that are there; ``force`` runs every part again.
     """
 

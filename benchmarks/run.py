@@ -187,16 +187,16 @@ def _train(
 ) -> Literal["done", "failed", "interrupted"]:
     """Run the jobs to do, or their parts, under a live display; how it ended."""
     data_dir = None if options.data_dir is None else str(Path(options.data_dir).resolve())  # workers stand elsewhere
-    settings = Settings(data_dir, options.device, options.on_existing, options.timeout, options.retries)
+    on_ray = "cuda" if options.gpus_per_job else "cpu"
+    device = on_ray if options.executor == "ray" else resolve_device(options.device)  # which failures are of, too
+    settings = Settings(data_dir, device, options.on_existing, options.timeout, options.retries)
     parts = None
     if options.seeds_per_job is not None:
-        parts = Parts(todo, store, options.seeds_per_job, options.on_existing, options.device)
+        parts = Parts(todo, store, options.seeds_per_job, options.on_existing, device)
         for path in parts.set_aside:
             _tell_set_aside(path, "it does not join the other parts of its cell", console)
     jobs, records = (todo, store) if parts is None else (parts.todo, parts.store)
     weights, recorded = ([estimate_seconds(job) for job in some] for some in (jobs, done))
-    on_ray = "cuda" if options.gpus_per_job else "cpu"
-    device = on_ray if options.executor == "ray" else resolve_device(options.device)
     ended: Literal["done", "failed", "interrupted"] = "interrupted"
     with Display(jobs, weights, console, store.folder, device, recorded) as display:
 

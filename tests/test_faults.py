@@ -59,6 +59,7 @@ def test_what_fails_each_time_is_recorded_with_every_reason_and_bad_input_once(t
     for name, reason in zip(parts, ("signal 9", "SIGTERM", "ZeroDivisionError", "on purpose"), strict=True):
         before = found[name]["provenance"]["failures_before"]
         assert reason in found[name]["error"]
+        assert found[name]["provenance"]["device"] == "cpu"
         assert len(before) == (0 if name == "tests.parts.Broken" else 2)
         assert all(reason in text for text in before)
 
