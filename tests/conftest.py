@@ -7,6 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import settings
@@ -14,6 +16,7 @@ from hypothesis import settings
 from benchmarks.grid import backbones
 from benchmarks.sweep import main as sweep
 from cst_lightning import Feedback, PotentialOutcomes, fit
+from cst_lightning.__main__ import main as log_command
 from cst_lightning.testing import close as close
 from cst_lightning.testing import state_of as state_of
 from cst_lightning.testing import tiny_protocol as tiny_protocol
@@ -140,6 +143,25 @@ def whole(tmp_path_factory):
     """The folder of a sweep of a second, that ended well; not to be changed."""
     folder = tmp_path_factory.mktemp("whole")
     assert sweep([*TINY, "--workers", "1", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory):
+    """A log of three prices, training and new rows, and a model of it; a module's own."""
+    folder = tmp_path_factory.mktemp("sales")
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"age": rng.normal(40, 9, n).round(1), "town": rng.choice(["Bern", "Chur", "Zug"], n)})
+    frame["price"] = rng.choice([9.5, 14.5, 19.5], n)
+    chance = 1 / (1 + np.exp((frame["price"] - 14) / 2 + (frame["age"] - 40) / 9))
+    frame["bought"] = np.where(rng.random(n) < chance, "yes", "no")
+    frame["customer"] = np.arange(n)
+    frame[:300].to_csv(folder / "log.csv", sep=";", decimal=",", index=False, encoding="utf-8-sig")
+    frame[300:].to_csv(folder / "new.csv", index=False)
+    options = ["--data", str(folder / "log.csv"), "--action", "price", "--outcome", "bought", "--keep", '["customer"]']
+    sizes = ["--random_state", "0", "--hidden", "8", "--max_epochs", "30"]
+    assert log_command(["fit", *options, "--out", str(folder / "model"), *sizes]) == 0
     return folder
 
 

@@ -189,7 +189,7 @@ def test_a_run_whose_log_the_disk_cut_off_has_not_ended_and_is_told(room, tmp_pa
 
 
 @pytest.mark.parametrize("where", ["at its start", "after it"])
-def test_a_run_that_the_disk_does_not_hold_is_tried_once_and_told_by_the_same_command(where, tmp_path, monkeypatch):
+def test_a_run_that_the_disk_does_not_hold_is_tried_once_and_has_not_ended(where, tmp_path, monkeypatch):
     """Not at every point again, for which W&B would start as many runs."""
     (job,) = make_jobs("smoke", datasets=["moons"], backbone_names=["dm"], methods=["backbone", "pl"])
     session, tried = Session(Tracking("offline", "project", None, (), tmp_path), "0" * 8, [job]), []
